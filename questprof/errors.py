@@ -1,0 +1,27 @@
+"""The one exception users see, and the exit statuses."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit statuses of every command."""
+
+    OK = 0
+    CHECK_FAILED = 1
+    USAGE = 2
+    MACHINE = 3
+    INCONCLUSIVE = 4
+    INTERRUPTED = 130
+
+
+class QuestprofError(Exception):
+    """An error that says what happened, why, and how to fix it; caught once, in `cli.main`."""
+
+    def __init__(self, what: str, why: str, fix: str, status: Exit = Exit.USAGE) -> None:
+        super().__init__(f"{what}: {why}. {fix}")
+        self.what = what
+        self.why = why
+        self.fix = fix
+        self.status = status

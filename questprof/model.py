@@ -1,0 +1,255 @@
+"""The one data model: Point (what is asked), Record (what came out), Header (where and how).
+
+All structs are frozen and omit defaults when encoded, so that a new field orphans no stored id.
+Raw samples are stored; medians, ratios and verdicts are derived elsewhere in pure functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from questprof.errors import QuestprofError
+from questprof.units import DTYPE_BYTES
+
+SCHEMA_VERSION = 1
+
+Kind = Literal["sweep", "bytes", "amdahl", "recall", "eval", "cache"]
+Status = Literal["ok", "wrong", "oom", "unstable", "unavailable"]
+Source = Literal["ncu", "trace", "formula"]
+Data = Literal["independent", "shared"]
+
+
+class Struct(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Base of every stored struct."""
+
+
+class Shape(Struct):
+    """The attention shape of one model. `num_layers` scales resident bytes, never a stage's bytes."""
+
+    name: str
+    num_qo_heads: int
+    num_kv_heads: int
+    head_dim: int
+    kv_dtype: str = "fp16"
+    summary_dtype: str = ""
+    """Empty: the same as kv_dtype."""
+    num_layers: int = 32
+
+    @property
+    def group_size(self) -> int:
+        """Query heads a KV head."""
+        return self.num_qo_heads // self.num_kv_heads
+
+    @property
+    def effective_summary_dtype(self) -> str:
+        """The summary's dtype with the default resolved."""
+        return self.summary_dtype or self.kv_dtype
+
+
+class Point(Struct):
+    """One cell of the grid. `token_budget` 0 with policy `dense`. Lengths and budgets are in tokens.
+
+    Ragged batches give `seq_lens` (and `token_budgets` when they differ) and leave seq_len as the maximum.
+    """
+
+    shape: Shape
+    seq_len: int
+    page_size: int = 16
+    token_budget: int = 0
+    batch_size: int = 1
+    seq_lens: tuple[int, ...] = ()
+    token_budgets: tuple[int, ...] = ()
+    policy: str = "quest"
+    policy_params: dict[str, int | float | str] = {}
+    summary_layout: Literal["paired", "transposed"] = "paired"
+    backend: str = "questprof"
+    variant: str = ""
+    device: Literal["cpu", "cuda"] = "cuda"
+    data: Data = "independent"
+    page_order: Literal["shuffled", "sequential"] = "shuffled"
+    seed: int = 0
+
+    @property
+    def point_id(self) -> str:
+        """Hash of the canonical JSON (sorted keys, defaults omitted)."""
+        return short_hash(self)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of each request."""
+        return self.seq_lens or (self.seq_len,) * self.batch_size
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Token budget of each request."""
+        return self.token_budgets or (self.token_budget,) * self.batch_size
+
+    @property
+    def num_pages(self) -> tuple[int, ...]:
+        """P of each request."""
+        return tuple(-(-length // self.page_size) for length in self.lengths)
+
+    @property
+    def num_selected(self) -> tuple[int, ...]:
+        """K = min(floor(B / S), P) of each request."""
+        return tuple(
+            min(budget // self.page_size, pages)
+            for budget, pages in zip(self.budgets, self.num_pages, strict=True)
+        )
+
+
+class StageTiming(Struct):
+    """How the samples of one stage were taken."""
+
+    launches_per_sample: int
+    num_buffers: int
+    touched_bytes: int
+    """Distinct bytes touched between two uses of the same bytes."""
+    cache_state: Literal["cold", "warm", "hot"]
+    """cold: touched_bytes > 3x the last-level cache; hot: input left there by the stage before."""
+    loop_id: str
+    """Candidates timed interleaved in one loop share this."""
+    stop_reason: str
+
+
+class ByteCount(Struct):
+    """Bytes read and written by one launch of a stage."""
+
+    read: int
+    write: int
+
+
+class Check(Struct):
+    """One comparison with the float64 reference."""
+
+    stage: str
+    when: Literal["before", "after"]
+    max_rel_err: float
+    tolerance: float
+    sampled: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether the error is within the tolerance (False for NaN)."""
+        return self.max_rel_err <= self.tolerance
+
+
+class Record(Struct):
+    """One measured (or refused) point. What does not apply is absent."""
+
+    kind: Kind
+    point: Point
+    point_id: str
+    env_id: str
+    status: Status
+    reason: str = ""
+    times_us: dict[str, tuple[float, ...]] = {}
+    """Raw samples per stage; a sample is the mean of launches_per_sample launches."""
+    timing: dict[str, StageTiming] = {}
+    bytes: dict[str, dict[Source, ByteCount]] = {}
+    floor_bytes: dict[str, int] = {}
+    """Bytes that equation (12) counts, per stage, from the ledger, as predicted before the run."""
+    checks: tuple[Check, ...] = ()
+    union_ratio: float | None = None
+    """|union of a group's pages| / K, mean over KV heads and requests, from the real ids."""
+    measured_at: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Unique in a profile."""
+        return (self.kind, self.point_id, self.env_id)
+
+
+class Ceiling(Struct):
+    """One streaming-read measurement: raw samples in GB/s (1e9 bytes a second)."""
+
+    name: str
+    num_bytes: int
+    samples_gb_s: tuple[float, ...]
+
+
+class Environment(Struct):
+    """Where a profile was measured. `env_id` hashes what must agree for figures to be comparable."""
+
+    device: Literal["cpu", "cuda"]
+    device_name: str
+    num_workers: int
+    last_level_cache_bytes: int
+    memory_bytes: int
+    python: str
+    platform: str
+    versions: dict[str, str]
+    driver: str = ""
+    cuda: str = ""
+    commit: str = ""
+
+    @property
+    def env_id(self) -> str:
+        """Hash of the whole environment."""
+        return short_hash(self)
+
+
+class Header(Struct):
+    """Line 1 of a profile."""
+
+    schema_version: int
+    environment: Environment
+    command: str
+    started_at: str
+    ceilings: tuple[Ceiling, ...] = ()
+
+
+class Profile(Struct):
+    """A profile in memory: the header, its records, and what reading it had to say."""
+
+    header: Header
+    records: tuple[Record, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def canonical_json(value: Struct) -> bytes:
+    """Compact JSON with sorted keys and defaults omitted."""
+    return msgspec.json.encode(value, order="sorted")
+
+
+def short_hash(value: Struct) -> str:
+    """16 hex digits of SHA-256 over the canonical JSON."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def shape_presets() -> dict[str, Shape]:
+    """The presets of shapes.toml by name."""
+    table = tomllib.loads(Path(__file__).with_name("shapes.toml").read_text())
+    keep = {"num_qo_heads", "num_kv_heads", "head_dim", "num_layers"}
+    return {
+        name: Shape(name=name, **{key: value for key, value in entry.items() if key in keep})
+        for name, entry in table.items()
+    }
+
+
+def validate_shape(shape: Shape) -> Shape:
+    """`shape` itself; QuestprofError when its heads, dims or dtypes cannot be."""
+    problems = []
+    if min(shape.num_qo_heads, shape.num_kv_heads, shape.head_dim, shape.num_layers) < 1:
+        problems.append("heads, head_dim and layers must be at least 1")
+    elif shape.num_qo_heads % shape.num_kv_heads:
+        problems.append(f"{shape.num_qo_heads} query heads do not divide into {shape.num_kv_heads} KV heads")
+    problems += [
+        f"dtype {d!r} is unknown"
+        for d in (shape.kv_dtype, shape.effective_summary_dtype)
+        if d not in DTYPE_BYTES
+    ]
+    if problems:
+        raise QuestprofError(
+            f"shape {shape.name!r}",
+            "; ".join(problems),
+            f"Query heads are a multiple of KV heads; dtypes are {', '.join(DTYPE_BYTES)}.",
+        )
+    return shape

@@ -1,0 +1,61 @@
+"""Numbers as people write them: `8k`, dtypes, bytes, microseconds."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from questprof.errors import QuestprofError
+
+DTYPE_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "fp8_e4m3": 1}
+"""Bytes an element, for every dtype name the tool knows."""
+
+KERNEL_DTYPES: Final = ("fp16", "bf16", "fp32")
+"""The dtypes the kernels take today; the equations take every name in DTYPE_BYTES."""
+
+_COUNT = re.compile(r"(\d+)([km]?)", re.IGNORECASE)
+_FACTOR = {"": 1, "k": 1024, "m": 1048576}
+
+
+def parse_count(text: str, what: str = "number") -> int:
+    """`8192`, `8k` (1024s) or `1m` (1048576s) as an int; QuestprofError otherwise."""
+    match = _COUNT.fullmatch(text.strip())
+    if not match:
+        raise QuestprofError(
+            f"{what} {text.strip()!r}",
+            "it is not a whole number",
+            "Write 8192, 8k (k = 1024) or 1m (m = 1048576).",
+        )
+    return int(match[1]) * _FACTOR[match[2].lower()]
+
+
+def format_count(value: int) -> str:
+    """An int in the shortest exact spelling: 32768 -> `32k`, 1048576 -> `1m`, 1000 -> `1000`."""
+    for suffix, factor in (("m", 1048576), ("k", 1024)):
+        if value and value % factor == 0:
+            return f"{value // factor}{suffix}"
+    return str(value)
+
+
+def format_bytes(value: float) -> str:
+    """Bytes in binary units, three significant digits: 33554432 -> `32 MiB`."""
+    for suffix in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.4g} {suffix}"
+        value /= 1024
+    return f"{value:.4g} TiB"
+
+
+def format_us(value: float) -> str:
+    """Microseconds, three significant digits, no exponent: 40.53 -> `40.5`, 81234.0 -> `81234`."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def dtype_bytes(name: str) -> int:
+    """Bytes an element of dtype `name`; QuestprofError for an unknown name."""
+    try:
+        return DTYPE_BYTES[name]
+    except KeyError:
+        raise QuestprofError(
+            f"dtype {name!r}", "it is unknown", f"Choose one of {', '.join(DTYPE_BYTES)}."
+        ) from None

@@ -1,0 +1,34 @@
+"""One process is one Triton mode: interpreted without a GPU, native with one (chosen before any import)."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+if not _has_gpu():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import pytest  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """Where the Triton kernels run: natively on a GPU, interpreted on the CPU."""
+    return "cuda" if _has_gpu() else "cpu"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip `gpu` and `counters` tests where there is no GPU."""
+    if _has_gpu():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu") or item.get_closest_marker("counters"):
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
