@@ -2,13 +2,19 @@
 
 The launchers, the compile tests and the byte ledger all ask here, so that what is predicted and
 tested is what is launched. Nothing here imports torch or triton. `num_workers` is the number of
-streaming multiprocessors of a GPU, or of threads on a CPU.
+streaming multiprocessors of a GPU, or of threads on a CPU. A plan changes what runs where, never
+what comes out, so that a sweep may replace any field whose consistency the field's comment allows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+
+LOAD_BYTES = 16  # the widest load of one thread
+WARP_SIZE = 32
+LEAST_SPLIT_SLOTS = 64  # no split of attention is planned for fewer token slots
+MAX_SPLITS = 128
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -23,16 +29,22 @@ def next_power_of_2(n: int) -> int:
 
 @dataclass(frozen=True)
 class ScorePlan:
-    """One program scores `tile_pages` pages of one request for one KV head and its query heads."""
+    """One program scores `tile_pages` (a power of two) pages of one request at a time, every grid[0]-th tile.
+
+    It does so for one KV head and all query heads of its group.
+    """
 
     tile_pages: int
     num_warps: int
-    grid: tuple[int, int, int]  # (page tiles, num_kv_heads, batch_size)
+    grid: tuple[int, int, int]  # (programs that share a head's tiles, num_kv_heads, batch_size)
 
 
 @dataclass(frozen=True)
 class SelectPlan:
-    """One program selects for one (query head, request), `block` scores at a time."""
+    """One program selects for one (query head, request).
+
+    The first `block` (a power of two) scores stay in registers; those beyond are read again in every round.
+    """
 
     block: int
     num_warps: int
@@ -43,12 +55,15 @@ class SelectPlan:
 class AttentionPlan:
     """One program attends `heads_per_program` query heads over one split of a request's pages.
 
-    `tile_slots` is the page size rounded up to a power of two; slots past the page size are
-    masked and not read. `physical_tile` is the number of tokens the kernel reads at least of a
-    page it touches (1: it reads valid tokens only).
+    A split's pages form a line of `tile_slots` slots each, the page size rounded up to a power of two;
+    the program walks it `tile_tokens` slots at a time. Slots past the page size are masked and not
+    read. `physical_tile` is the number of tokens the kernel reads at least of a page it touches
+    (1: it reads valid tokens only). `tile_rows` is how many tokens of K one 16-byte load of every
+    thread covers; it divides `tile_tokens`.
     """
 
-    tile_pages: int
+    tile_tokens: int
+    tile_rows: int
     tile_slots: int
     physical_tile: int
     num_splits: int
@@ -64,6 +79,11 @@ class AttentionPlan:
         return self.grid[1] * self.grid[2]
 
     @property
+    def counter_floats(self) -> int:
+        """Scratch before the partials: the counters, rounded up so that the partials are 16-byte aligned."""
+        return ceil_div(self.num_counters, 4) * 4
+
+    @property
     def partial_floats(self) -> int:
         """fp32 numbers of the split partials: (output, max, sum) per query head and split."""
         if self.num_splits == 1:
@@ -73,7 +93,21 @@ class AttentionPlan:
     @property
     def scratch_floats(self) -> int:
         """fp32 numbers of scratch the launcher needs, zero before the first launch."""
-        return self.num_counters + self.partial_floats
+        return self.counter_floats + self.partial_floats
+
+    @property
+    def merge_step(self) -> int:
+        """Splits whose partials the merging program holds in registers at once, 32 numbers a thread."""
+        row = next_power_of_2(self.heads_per_program) * self.head_dim
+        return min(next_power_of_2(self.num_splits), max(1, 32 * WARP_SIZE * self.num_warps // row))
+
+    def active_splits(self, num_pages: int) -> int:
+        """Splits of a request with `num_pages` pages to attend that work; the others exit at once.
+
+        One active split writes the output itself; of more, each writes and the last one reads
+        heads_per_program * (head_dim + 2) fp32 numbers a split and head program.
+        """
+        return max(1, ceil_div(num_pages, max(1, ceil_div(num_pages, self.num_splits))))
 
 
 @dataclass(frozen=True)
@@ -87,21 +121,41 @@ class AppendPlan:
 
 @lru_cache(maxsize=4096)
 def plan_score(
-    *, num_kv_heads: int, head_dim: int, batch_size: int, max_pages: int, num_workers: int
+    *,
+    num_kv_heads: int,
+    head_dim: int,
+    batch_size: int,
+    max_pages: int,
+    num_workers: int,
+    tile_pages: int = 0,
+    num_warps: int = 4,
+    programs_per_worker: int = 8,
 ) -> ScorePlan:
-    """Plan `score`: enough programs to fill the workers, at most 16 pages each."""
-    tile_pages = 16 if head_dim <= 128 else 8
-    while tile_pages > 4 and ceil_div(max_pages, tile_pages) * num_kv_heads * batch_size < 8 * num_workers:
-        tile_pages //= 2
-    grid = (max(1, ceil_div(max_pages, tile_pages)), num_kv_heads, max(1, batch_size))
-    return ScorePlan(tile_pages, 4, grid)
+    """Plan `score`: programs for one wave over the workers, which share the tiles evenly.
+
+    A request much shorter than `max_pages` gives most of its programs nothing to do. `tile_pages` above 0
+    overrides what the plan would choose.
+    """
+    heads = num_kv_heads * max(1, batch_size)
+    wave = programs_per_worker * num_workers
+    if not tile_pages:
+        tile_pages = 16 if head_dim <= 128 else 8
+        while tile_pages > 4 and ceil_div(max_pages, tile_pages) * heads < wave // 2:
+            tile_pages //= 2
+    tiles = max(1, ceil_div(max_pages, tile_pages))
+    tiles_per_program = ceil_div(tiles, max(1, wave // heads))
+    return ScorePlan(
+        tile_pages, num_warps, (ceil_div(tiles, tiles_per_program), num_kv_heads, max(1, batch_size))
+    )
 
 
 @lru_cache(maxsize=4096)
-def plan_select(*, num_qo_heads: int, batch_size: int, max_pages: int) -> SelectPlan:
-    """Plan `select`: the whole row in one block up to 8192 pages, a loop over blocks beyond."""
-    block = min(8192, max(256, next_power_of_2(max_pages)))
-    return SelectPlan(block, max(4, min(32, block // 256)), (num_qo_heads, max(1, batch_size)))
+def plan_select(
+    *, num_qo_heads: int, batch_size: int, max_pages: int, block: int = 0, num_warps: int = 0
+) -> SelectPlan:
+    """Plan `select`: the whole row in registers up to 8192 pages. `block`, `num_warps` above 0 override."""
+    block = block or min(8192, max(256, next_power_of_2(max_pages)))
+    return SelectPlan(block, num_warps or max(4, min(16, block // 256)), (num_qo_heads, max(1, batch_size)))
 
 
 @lru_cache(maxsize=4096)
@@ -115,25 +169,37 @@ def plan_attention(
     batch_size: int,
     pages_per_request: int,
     num_workers: int,
+    element_bytes: int = 2,
+    num_splits: int = 0,
+    num_warps: int = 0,
+    tile_tokens: int = 0,
+    num_stages: int = 0,
 ) -> AttentionPlan:
     """Plan `attend` (`per_query_head`: each query head reads its own pages) or `dense` (each KV head once).
 
-    `pages_per_request` is the mean number of pages a request's head reads, rounded up.
+    `pages_per_request` is the mean number of pages a request's head reads, rounded up. The splits fill
+    one wave of programs and do not depend on `element_bytes`; zeros let the plan choose.
     """
     head_programs = num_qo_heads if per_query_head else num_kv_heads
+    heads_per_program = num_qo_heads // head_programs
+    grouped = heads_per_program > 1
+    num_warps = num_warps or (8 if grouped and element_bytes == 4 else 4)
     tile_slots = next_power_of_2(page_size)
-    tile_pages = max(1, 64 // tile_slots)
-    tiles = max(1, ceil_div(pages_per_request, tile_pages))
-    wanted = ceil_div(4 * num_workers, head_programs * max(1, batch_size))
-    num_splits = max(1, min(wanted, tiles, 64))
+    tile_rows = max(1, num_warps * WARP_SIZE * LOAD_BYTES // (head_dim * element_bytes))
+    tile_tokens = tile_tokens or (128 // element_bytes if grouped else 8 * tile_rows)
+    programs = head_programs * max(1, batch_size)
+    wave = (2 if grouped else 4) * num_workers
+    most = ceil_div(pages_per_request * tile_slots, LEAST_SPLIT_SLOTS)
+    num_splits = num_splits or max(1, min(wave // programs, most, pages_per_request, MAX_SPLITS))
     return AttentionPlan(
-        tile_pages=tile_pages,
+        tile_tokens=tile_tokens,
+        tile_rows=tile_rows,
         tile_slots=tile_slots,
         physical_tile=1,
         num_splits=num_splits,
-        heads_per_program=num_qo_heads // head_programs,
-        num_warps=4,
-        num_stages=3,
+        heads_per_program=heads_per_program,
+        num_warps=num_warps,
+        num_stages=num_stages or (3 if grouped else 1),
         grid=(num_splits, head_programs, max(1, batch_size)),
         head_dim=head_dim,
     )
@@ -141,8 +207,8 @@ def plan_attention(
 
 @lru_cache(maxsize=4096)
 def plan_append(
-    *, num_kv_heads: int, page_size: int, batch_size: int, max_new_tokens: int
+    *, num_kv_heads: int, page_size: int, batch_size: int, max_new_tokens: int, num_warps: int = 4
 ) -> AppendPlan:
     """Plan `append`: one program per page that new tokens can touch."""
     pages = 1 + ceil_div(max(0, max_new_tokens - 1), page_size)
-    return AppendPlan(next_power_of_2(page_size), 4, (pages, num_kv_heads, max(1, batch_size)))
+    return AppendPlan(next_power_of_2(page_size), num_warps, (pages, num_kv_heads, max(1, batch_size)))

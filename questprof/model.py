@@ -29,7 +29,7 @@ class Struct(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """Base of every stored struct."""
 
 
-class Shape(Struct):
+class Shape(Struct, frozen=True):
     """The attention shape of one model. `num_layers` scales resident bytes, never a stage's bytes."""
 
     name: str
@@ -52,7 +52,7 @@ class Shape(Struct):
         return self.summary_dtype or self.kv_dtype
 
 
-class Point(Struct):
+class Point(Struct, frozen=True):
     """One cell of the grid. `token_budget` 0 with policy `dense`. Lengths and budgets are in tokens.
 
     Ragged batches give `seq_lens` (and `token_budgets` when they differ) and leave seq_len as the maximum.
@@ -97,14 +97,14 @@ class Point(Struct):
 
     @property
     def num_selected(self) -> tuple[int, ...]:
-        """K = min(floor(B / S), P) of each request."""
+        """K of each request: floor(B / S), and all P pages where the budget covers the length."""
+        sizes = zip(self.budgets, self.lengths, self.num_pages, strict=True)
         return tuple(
-            min(budget // self.page_size, pages)
-            for budget, pages in zip(self.budgets, self.num_pages, strict=True)
+            pages if budget >= length else budget // self.page_size for budget, length, pages in sizes
         )
 
 
-class StageTiming(Struct):
+class StageTiming(Struct, frozen=True):
     """How the samples of one stage were taken."""
 
     launches_per_sample: int
@@ -118,29 +118,38 @@ class StageTiming(Struct):
     stop_reason: str
 
 
-class ByteCount(Struct):
+class ByteCount(Struct, frozen=True):
     """Bytes read and written by one launch of a stage."""
 
     read: int
     write: int
 
 
-class Check(Struct):
+class Check(Struct, frozen=True):
     """One comparison with the float64 reference."""
 
     stage: str
     when: Literal["before", "after"]
-    max_rel_err: float
+    max_rel_err: float | None
+    """None: the result holds a NaN or infinity where the reference has a number."""
     tolerance: float
     sampled: bool = False
 
     @property
     def holds(self) -> bool:
-        """Whether the error is within the tolerance (False for NaN)."""
-        return self.max_rel_err <= self.tolerance
+        """Whether the error is within the tolerance."""
+        return self.max_rel_err is not None and self.max_rel_err <= self.tolerance
 
 
-class Record(Struct):
+class Ceiling(Struct, frozen=True):
+    """One streaming-read measurement: raw samples in GB/s (1e9 bytes a second)."""
+
+    name: str
+    num_bytes: int
+    samples_gb_s: tuple[float, ...]
+
+
+class Record(Struct, frozen=True):
     """One measured (or refused) point. What does not apply is absent."""
 
     kind: Kind
@@ -156,6 +165,10 @@ class Record(Struct):
     floor_bytes: dict[str, int] = {}
     """Bytes that equation (12) counts, per stage, from the ledger, as predicted before the run."""
     checks: tuple[Check, ...] = ()
+    calibration: tuple[Ceiling, ...] = ()
+    """Streaming reads taken in the same loop as the samples, where the executor takes them."""
+    variant: str = ""
+    """Which implementation of the backend ran."""
     union_ratio: float | None = None
     """|union of a group's pages| / K, mean over KV heads and requests, from the real ids."""
     measured_at: str = ""
@@ -166,16 +179,8 @@ class Record(Struct):
         return (self.kind, self.point_id, self.env_id)
 
 
-class Ceiling(Struct):
-    """One streaming-read measurement: raw samples in GB/s (1e9 bytes a second)."""
-
-    name: str
-    num_bytes: int
-    samples_gb_s: tuple[float, ...]
-
-
-class Environment(Struct):
-    """Where a profile was measured. `env_id` hashes what must agree for figures to be comparable."""
+class Environment(Struct, frozen=True):
+    """Where a profile was measured. `env_id` hashes all of it but the size of the memory."""
 
     device: Literal["cpu", "cuda"]
     device_name: str
@@ -191,11 +196,11 @@ class Environment(Struct):
 
     @property
     def env_id(self) -> str:
-        """Hash of the whole environment."""
-        return short_hash(self)
+        """Hash of what must agree for figures to be comparable."""
+        return short_hash(msgspec.structs.replace(self, memory_bytes=0))
 
 
-class Header(Struct):
+class Header(Struct, frozen=True):
     """Line 1 of a profile."""
 
     schema_version: int
@@ -205,7 +210,7 @@ class Header(Struct):
     ceilings: tuple[Ceiling, ...] = ()
 
 
-class Profile(Struct):
+class Profile(Struct, frozen=True):
     """A profile in memory: the header, its records, and what reading it had to say."""
 
     header: Header

@@ -1,0 +1,5 @@
+"""`python -m questprof`."""
+
+from questprof.cli import main
+
+main()

@@ -1,0 +1,47 @@
+"""`questprof report PROFILE...`: profiles to one HTML file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from questprof.commands import options
+
+
+def report(
+    profiles: Annotated[list[Path], typer.Argument(help="Profiles written by questprof.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", "--html", help="The page; default: beside the profile.")
+    ] = None,
+    plotlyjs: Annotated[
+        str, typer.Option("--plotlyjs", help="inline, cdn, or directory (one copy beside the pages).")
+    ] = "inline",
+    skip_corrupt: Annotated[
+        bool, typer.Option("--skip-corrupt", help="Leave corrupt lines out instead of stopping.")
+    ] = False,
+    force: options.FORCE = False,
+) -> None:
+    """Render profiles to one self-contained HTML file."""
+    from questprof.errors import QuestprofError
+    from questprof.report import write_report
+    from questprof.store import read_profile
+
+    modes: dict[str, Literal["inline", "cdn", "directory"]] = {
+        "inline": "inline",
+        "cdn": "cdn",
+        "directory": "directory",
+    }
+    if plotlyjs not in modes:
+        raise QuestprofError(
+            f"--plotlyjs {plotlyjs!r}", "it is unknown", f"Choose one of {', '.join(modes)}."
+        )
+    read = [read_profile(path, skip_corrupt=skip_corrupt) for path in profiles]
+    for profile in read:
+        for warning in profile.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+    target = output or profiles[0].with_suffix(".html")
+    write_report(read, target, modes[plotlyjs], force)
+    print(target)

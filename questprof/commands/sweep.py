@@ -1,0 +1,136 @@
+"""`questprof sweep`: time every stage over a grid, against dense baselines, into a profile and a page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from questprof.commands import options
+from questprof.errors import Exit, QuestprofError
+
+if TYPE_CHECKING:
+    from questprof.grid import Grid
+    from questprof.model import Profile
+    from questprof.run import Outputs
+
+
+def sweep(
+    shape: options.SHAPE = None,
+    lengths: options.LENGTHS = None,
+    page_sizes: options.PAGE_SIZES = "16",
+    budgets: options.BUDGETS = None,
+    batch: options.BATCH = "1",
+    heads: options.HEADS = None,
+    kv_heads: options.KV_HEADS = None,
+    head_dim: options.HEAD_DIM = None,
+    layers: options.LAYERS = None,
+    dtype: options.DTYPE = None,
+    summary_dtype: options.SUMMARY_DTYPE = "",
+    device: options.DEVICE = "auto",
+    backends: options.BACKENDS = "questprof,sdpa",
+    policies: options.POLICIES = "quest",
+    samples: Annotated[int | None, typer.Option("--samples", min=3, help="Samples a stage.")] = None,
+    seed: options.SEED = 0,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The profile (.jsonl).")] = None,
+    html: options.HTML = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the profile that -o names.")] = False,
+    force: options.FORCE = False,
+    json: options.JSON = False,
+) -> None:
+    """Time append, score, select, attend, quest and dense over a grid; write a profile and a page."""
+    from questprof.display import plain_console
+    from questprof.environment import resolve_device
+    from questprof.grid import Grid, check_names, parse_sizes, plan_blocks, resolve_shape
+    from questprof.run import DEFAULTS, plan_outputs, run_sweep
+
+    where = resolve_device(device)
+    default = DEFAULTS[where]
+    grid = Grid(
+        shapes=tuple(
+            resolve_shape(
+                name,
+                kv_dtype=dtype or default.dtype,
+                summary_dtype=summary_dtype,
+                heads=heads,
+                kv_heads=kv_heads,
+                head_dim=head_dim,
+                layers=layers,
+            )
+            for name in shape or ["llama-2-7b"]
+        ),
+        lengths=parse_sizes(lengths or default.lengths, "length"),
+        page_sizes=parse_sizes(page_sizes, "page size"),
+        budgets=parse_sizes(budgets or default.budgets, "budget"),
+        batch_sizes=parse_sizes(batch, "batch size"),
+        device=where,
+        policies=check_names(policies, "policy"),
+        backends=check_names(backends, "backend"),
+        seed=seed,
+    )
+    blocks = plan_blocks(grid)
+    outputs = plan_outputs(output, html, where, force=force, resume=resume)
+    console = plain_console(stderr=json)
+    profile = run_sweep(blocks, where, outputs, samples or default.samples, console)
+    _conclude(profile, grid, outputs, json)
+
+
+def _conclude(profile: Profile, grid: Grid, outputs: Outputs, json: bool) -> None:
+    """Print the closing table (or the JSON document), write the page, exit with the sweep's status."""
+    from questprof.report import write_report
+
+    if outputs.page:
+        write_report([profile], outputs.page, "inline", force=True)
+    if json:
+        _print_json(profile, outputs)
+    else:
+        _print_closing(profile, grid, outputs)
+    status = exit_status(profile)
+    if status:
+        raise typer.Exit(status)
+
+
+def _print_closing(profile: Profile, grid: Grid, outputs: Outputs) -> None:
+    from questprof.crossover import verdicts
+    from questprof.display import advice, plain_console, problems, scan_table
+    from questprof.scan import scan_rows, series
+
+    rows = scan_rows(profile)
+    console = plain_console()
+    console.print(scan_table(rows))
+    for sentence in verdicts(series(rows)):
+        console.print(sentence, highlight=False)
+    for line in (*(alarm for row in rows for alarm in row.alarms), *problems(profile.records)):
+        print(f"warning: {line}", file=sys.stderr)
+    console.print(advice(grid), highlight=False)
+    for path in (outputs.profile, outputs.page):
+        if path:
+            print(path)
+
+
+def _print_json(profile: Profile, outputs: Outputs) -> None:
+    import msgspec
+
+    from questprof.scan import scan_rows
+
+    document = {
+        "profile": str(outputs.profile),
+        "page": str(outputs.page) if outputs.page else None,
+        "environment": profile.header.environment,
+        "rows": scan_rows(profile),
+    }
+    print(msgspec.json.encode(document).decode())
+
+
+def exit_status(profile: Profile) -> Exit:
+    """1 when a point is wrong, 3 when none could run, otherwise 0."""
+    statuses = [record.status for record in profile.records]
+    if "wrong" in statuses:
+        return Exit.CHECK_FAILED
+    if statuses and all(status in ("oom", "unavailable") for status in statuses):
+        return Exit.MACHINE
+    if not statuses:
+        raise QuestprofError("nothing was measured", "the grid is empty", "Give at least one length.")
+    return Exit.OK

@@ -1,0 +1,174 @@
+"""What this machine is: device, caches, memory, versions, commit. No guesses: unknown is 0 or ''."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+import questprof
+from questprof.errors import Exit, QuestprofError
+from questprof.model import Environment
+
+PACKAGES = ("torch", "triton", "numba", "numpy", "msgspec", "flashinfer-python")
+
+
+def resolve_device(wanted: str) -> Literal["cpu", "cuda"]:
+    """`auto` takes the GPU where there is one. QuestprofError (status 3) when `cuda` is not to be had."""
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise QuestprofError(f"device {wanted!r}", "it is unknown", "Choose auto, cpu or cuda.")
+    if wanted == "cpu":
+        return "cpu"
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if wanted == "cuda":
+        raise QuestprofError(
+            "no CUDA device",
+            f"torch {torch.__version__} sees no GPU on this machine",
+            "Install the driver and a CUDA build of torch, or use --device cpu; see `questprof doctor`.",
+            Exit.MACHINE,
+        )
+    return "cpu"
+
+
+def package_versions() -> dict[str, str]:
+    """Version of every package whose code the figures depend on; what is not installed is left out."""
+    found = {"questprof": questprof.__version__}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str:
+    """Commit of the checkout questprof runs from, `-dirty` when its code is changed.
+
+    Outside git what QUESTPROF_COMMIT says (for images built from a checkout), or ''.
+    """
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return os.environ.get("QUESTPROF_COMMIT", "")
+    try:
+        head = _git(root, "rev-parse", "--short=12", "HEAD")
+        dirty = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "questprof", "kernels")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"{head}-dirty" if dirty else head
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+
+def cpu_name() -> str:
+    """The processor's name as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def cpu_last_level_cache_bytes() -> int:
+    """Bytes of the largest cache the first core sees (sysfs, then sysctl on macOS); 0 when unknown."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        factor = {"K": 1024, "M": 1024**2}.get(text[-1], 1)
+        sizes.append(int(text.rstrip("KM")) * factor)
+    if not sizes and sys.platform == "darwin":
+        answer = subprocess.run(
+            ["sysctl", "-n", "hw.l2cachesize"], capture_output=True, text=True, check=False
+        )
+        sizes = [int(answer.stdout)] if answer.stdout.strip().isdigit() else []
+    return max(sizes, default=0)
+
+
+def usable_cpus() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def available_bytes(device: str) -> int:
+    """Memory that can be allocated now: free GPU memory, or the system's available, capped by cgroup."""
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0])
+    try:
+        meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        available = int(meminfo["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return min(available, _cgroup_headroom())
+
+
+def _cgroup_headroom() -> int:
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return 1 << 62
+    return 1 << 62 if limit == "max" else max(0, int(limit) - used)
+
+
+def capture(device: Literal["cpu", "cuda"]) -> Environment:
+    """The environment figures of `device` are measured in."""
+    return _capture_cuda() if device == "cuda" else _capture_cpu()
+
+
+def _capture_cpu() -> Environment:
+    return Environment(
+        device="cpu",
+        device_name=cpu_name(),
+        num_workers=usable_cpus(),
+        last_level_cache_bytes=cpu_last_level_cache_bytes(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        python=platform.python_version(),
+        platform=platform.platform(),
+        versions=package_versions(),
+        commit=commit(),
+    )
+
+
+def _capture_cuda() -> Environment:
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    return Environment(
+        device="cuda",
+        device_name=properties.name,
+        num_workers=properties.multi_processor_count,
+        last_level_cache_bytes=properties.L2_cache_size,
+        memory_bytes=properties.total_memory,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        versions=package_versions(),
+        driver=driver_version(),
+        cuda=torch.version.cuda or "",
+        commit=commit(),
+    )
+
+
+def driver_version() -> str:
+    """The NVIDIA driver's version from NVML; '' without one."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return ""

@@ -1,0 +1,243 @@
+"""From `2k..128k` to the blocks of points a sweep walks.
+
+A `Block` is every point that shares one cache (shape, batch, length, page size): its candidates
+are timed interleaved, so that dense and Quest see the same minutes of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from questprof.errors import QuestprofError
+from questprof.model import Data, Point, Shape, shape_presets, validate_shape
+from questprof.units import format_count, parse_count
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "backend": ("questprof", "sdpa"),
+    "policy": ("quest", "quest-open"),
+}
+QUEST_BACKENDS = ("questprof",)
+"""Backends with the Quest stages; the others are dense baselines."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What `sweep` was asked for."""
+
+    shapes: tuple[Shape, ...]
+    lengths: tuple[int, ...]
+    page_sizes: tuple[int, ...]
+    budgets: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
+    device: Literal["cpu", "cuda"]
+    policies: tuple[str, ...] = ("quest",)
+    backends: tuple[str, ...] = ("questprof", "sdpa")
+    seed: int = 0
+    page_order: Literal["shuffled", "sequential"] = "shuffled"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Points over one cache, baselines first."""
+
+    points: tuple[Point, ...]
+
+    @property
+    def title(self) -> str:
+        """What the points share, in words."""
+        p = self.points[0]
+        return f"{p.shape.name} batch {p.batch_size} page {p.page_size} length {format_count(p.seq_len)}"
+
+
+def parse_sizes(text: str, what: str) -> tuple[int, ...]:
+    """`8k,32k`, doubling `2k..128k` (both ends included), step `2k..32k:+2k`; sorted, without repeats."""
+    sizes = {size for item in text.split(",") for size in _parse_item(item, what)}
+    if min(sizes) < 1:
+        raise QuestprofError(
+            f"{what} 0", "it must be at least 1", f"Give {what}s of 1 or more, as in 8k,32k."
+        )
+    return tuple(sorted(sizes))
+
+
+def _parse_item(item: str, what: str) -> list[int]:
+    if ".." not in item:
+        return [parse_count(item, what)]
+    first_text, _, rest = item.partition("..")
+    last_text, _, step_text = rest.partition(":")
+    first, last = parse_count(first_text, what), parse_count(last_text, what)
+    if first > last:
+        raise QuestprofError(
+            f"{what} range {item.strip()!r}",
+            "it runs downward",
+            f"Write {last_text.strip()}..{first_text.strip()}.",
+        )
+    return _stepped(item, first, last, step_text, what) if step_text else _doubled(item, first, last, what)
+
+
+def _stepped(item: str, first: int, last: int, step_text: str, what: str) -> list[int]:
+    if not step_text.startswith("+"):
+        raise QuestprofError(
+            f"{what} range {item.strip()!r}", "its step does not start with +", "Write 2k..32k:+2k."
+        )
+    step = parse_count(step_text[1:], f"{what} step")
+    if step < 1 or (last - first) % step:
+        nearest = first + (last - first) // max(1, step) * step
+        raise QuestprofError(
+            f"{what} range {item.strip()!r}",
+            f"{format_count(last)} is no whole number of steps from {format_count(first)}",
+            f"The nearest end is {format_count(nearest)}.",
+        )
+    return list(range(first, last + 1, step))
+
+
+def _doubled(item: str, first: int, last: int, what: str) -> list[int]:
+    if first < 1:
+        raise QuestprofError(f"{what} range {item.strip()!r}", "0 cannot be doubled", "Start at 1 or more.")
+    sizes = [first]
+    while sizes[-1] * 2 <= last:
+        sizes.append(sizes[-1] * 2)
+    if sizes[-1] != last:
+        below, above = sizes[-1], sizes[-1] * 2
+        nearest = below if last - below <= above - last else above
+        raise QuestprofError(
+            f"{what} range {item.strip()!r}",
+            f"{format_count(last)} is no doubling of {format_count(first)}",
+            f"The nearest end is {format_count(nearest)}: "
+            f"write {format_count(first)}..{format_count(nearest)}.",
+        )
+    return sizes
+
+
+def resolve_shape(
+    name: str,
+    *,
+    kv_dtype: str,
+    summary_dtype: str = "",
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    layers: int | None = None,
+) -> Shape:
+    """The shape `name`: a preset, or a path to a Hugging Face config.json; then the overrides."""
+    base = _config_shape(Path(name)) if name.endswith(".json") else _preset(name)
+    num_qo_heads = heads or base.num_qo_heads
+    overridden = any((heads, kv_heads, head_dim))
+    return validate_shape(
+        Shape(
+            name=f"{base.name}*" if overridden else base.name,
+            num_qo_heads=num_qo_heads,
+            num_kv_heads=kv_heads or (num_qo_heads if heads else base.num_kv_heads),
+            head_dim=head_dim or base.head_dim,
+            kv_dtype=kv_dtype,
+            summary_dtype="" if summary_dtype == kv_dtype else summary_dtype,
+            num_layers=layers or base.num_layers,
+        )
+    )
+
+
+def _preset(name: str) -> Shape:
+    presets = shape_presets()
+    if name not in presets:
+        raise QuestprofError(
+            f"shape {name!r}",
+            "there is no preset of that name",
+            f"Choose {', '.join(presets)}, name a Hugging Face config.json, or override "
+            "--heads, --kv-heads and --head-dim of a preset.",
+        )
+    return presets[name]
+
+
+def _config_shape(path: Path) -> Shape:
+    """Heads, head_dim and layers of a Hugging Face config.json."""
+    fix = "Name the config.json of a Hugging Face transformer, or a preset."
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise QuestprofError(f"cannot read {path}", str(error), fix) from error
+    if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
+        config = config["text_config"]
+    try:
+        heads = _positive(config, "num_attention_heads")
+        head_dim = config.get("head_dim") or _positive(config, "hidden_size") // heads
+        return Shape(
+            name=str(config.get("_name_or_path") or path.parent.name or path.stem),
+            num_qo_heads=heads,
+            num_kv_heads=int(config.get("num_key_value_heads") or heads),
+            head_dim=int(head_dim),
+            num_layers=_positive(config, "num_hidden_layers"),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise QuestprofError(f"{path} is no transformer's config.json", f"it lacks {error}", fix) from error
+
+
+def _positive(config: dict[str, Any], key: str) -> int:
+    value = config[key]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"a whole number {key!r} of at least 1 (it says {value!r})")
+    return value
+
+
+def check_budgets(budgets: Sequence[int], page_sizes: Sequence[int]) -> None:
+    """QuestprofError when a budget holds no whole page."""
+    if min(budgets) < max(page_sizes):
+        raise QuestprofError(
+            f"budget {min(budgets)} with page size {max(page_sizes)}",
+            "the token budget is smaller than a page, so no page fits",
+            f"Give a budget of at least {max(page_sizes)} tokens, or a smaller page.",
+        )
+
+
+def check_names(text: str, what: str) -> tuple[str, ...]:
+    """A comma-separated list of backends or policies; QuestprofError for an unknown name."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in CHOICES[what]]
+    if unknown or not names:
+        raise QuestprofError(
+            f"{what} {(unknown or [text])[0]!r}", "it is unknown", f"Choose among {', '.join(CHOICES[what])}."
+        )
+    return names
+
+
+def plan_blocks(grid: Grid) -> tuple[Block, ...]:
+    """The blocks of `grid`, shortest first."""
+    check_budgets(grid.budgets, grid.page_sizes)
+    return tuple(
+        Block(_block_points(grid, shape, batch, page, length))
+        for shape in grid.shapes
+        for batch in grid.batch_sizes
+        for page in grid.page_sizes
+        for length in grid.lengths
+    )
+
+
+def _block_points(grid: Grid, shape: Shape, batch: int, page: int, length: int) -> tuple[Point, ...]:
+    def point(backend: str, policy: str, budget: int = 0, data: Data = "independent") -> Point:
+        return Point(
+            shape=shape,
+            seq_len=length,
+            page_size=page,
+            token_budget=budget,
+            batch_size=batch,
+            policy=policy,
+            backend=backend,
+            device=grid.device,
+            data=data,
+            page_order=grid.page_order,
+            seed=grid.seed,
+        )
+
+    data_sets: tuple[Data, ...] = ("independent", "shared") if shape.group_size > 1 else ("independent",)
+    baselines = [point(backend, "dense") for backend in grid.backends]
+    quests = [
+        point(backend, policy, budget, data)
+        for backend in grid.backends
+        if backend in QUEST_BACKENDS
+        for policy in grid.policies
+        for budget in grid.budgets
+        for data in data_sets
+    ]
+    return tuple(baselines + quests)

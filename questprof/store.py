@@ -1,0 +1,208 @@
+"""Profiles on disk: JSON Lines, line 1 the header, then one record a line, each sealed with a crc32.
+
+A record is appended and fsynced as it is measured, so a killed run loses at most the line it was
+writing. The seal is the last field of the line and covers every byte before it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import msgspec
+
+from questprof.errors import QuestprofError
+from questprof.model import SCHEMA_VERSION, Header, Profile, Record, Struct, canonical_json
+
+_SEAL = re.compile(rb',"crc32":(\d+)\}$')
+_decode_header = msgspec.json.Decoder(Header).decode
+_decode_record = msgspec.json.Decoder(Record).decode
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+def seal(value: Struct) -> bytes:
+    """One line: the canonical JSON of `value` with its crc32 as last field, and a newline."""
+    _refuse_non_finite(msgspec.to_builtins(value), type(value).__name__)
+    body = canonical_json(value)
+    return body[:-1] + b',"crc32":%d}\n' % zlib.crc32(body)
+
+
+def unseal(line: bytes) -> bytes:
+    """The JSON of a sealed line; ValueError when the seal is missing or does not fit."""
+    match = _SEAL.search(line)
+    if not match:
+        raise ValueError("it has no crc32 at its end (cut short, or rewritten by another program)")
+    body = line[: match.start()] + b"}"
+    if zlib.crc32(body) != int(match[1]):
+        raise ValueError("its crc32 does not fit (altered after it was written)")
+    return body
+
+
+class ProfileWriter:
+    """Appends records to one profile; use as a context manager.
+
+    `resume` keeps what is there (and cuts off a torn last line); `force` starts over; with neither,
+    an existing file is an error. `existing` holds the records kept on resume.
+    """
+
+    def __init__(self, path: Path, header: Header, *, force: bool = False, resume: bool = False) -> None:
+        self.path = path
+        self.header = header
+        self.existing: tuple[Record, ...] = ()
+        self._file: BinaryIO
+        if resume and path.exists():
+            self._reopen()
+            return
+        if path.exists() and not force:
+            raise output_exists(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("wb")
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        self._write(seal(header))
+
+    def append(self, record: Record) -> None:
+        """Write one record and force it to the disk."""
+        self._write(seal(record))
+
+    def __enter__(self) -> ProfileWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def _write(self, line: bytes) -> None:
+        self._file.write(line)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _reopen(self) -> None:
+        profile = read_profile(self.path)
+        theirs, ours = profile.header.environment, self.header.environment
+        if theirs.env_id != ours.env_id:
+            raise QuestprofError(
+                f"cannot resume {self.path}",
+                f"it was measured in another environment ({differences(theirs, ours)})",
+                "Write to a new file, or start over with --force.",
+            )
+        self.header = profile.header
+        self.existing = profile.records
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._file = self.path.open("r+b")
+        self._file.truncate(len(whole))
+        self._file.seek(len(whole))
+
+
+def read_profile(path: Path, *, skip_corrupt: bool = False) -> Profile:
+    """The profile at `path`.
+
+    A torn last line is a warning. A corrupt line elsewhere raises QuestprofError naming its
+    number, or is a warning with `skip_corrupt`. A newer schema and an unreadable file raise too.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise QuestprofError(
+            f"cannot read {path}", str(error.strerror or error), "Name a profile written by questprof sweep."
+        ) from error
+    lines = data.split(b"\n")
+    torn = lines.pop()
+    if not lines:
+        raise not_a_profile(path, "it has no complete first line")
+    header = _read_header(path, lines[0])
+    records, warnings = [], []
+    for number, outcome in _read_records(lines[1:]):
+        if isinstance(outcome, Record):
+            records.append(outcome)
+        elif skip_corrupt:
+            warnings.append(f"{path}: line {number} skipped: {outcome}")
+        else:
+            raise QuestprofError(
+                f"{path}, line {number} is corrupt",
+                str(outcome),
+                "Restore the file, or read the rest with --skip-corrupt.",
+            )
+    if torn:
+        warnings.append(
+            f"{path}: the last line is torn (the run was killed while writing it) and is left out"
+        )
+    return Profile(header, tuple(records), tuple(warnings))
+
+
+def output_exists(path: Path) -> QuestprofError:
+    """The error for an output that would be overwritten."""
+    return QuestprofError(
+        f"{path} exists", "nothing is overwritten unasked", "Name another file, or add --force to replace it."
+    )
+
+
+def cannot_write(path: Path, error: OSError) -> QuestprofError:
+    """The error for an output that cannot be opened."""
+    return QuestprofError(
+        f"cannot write {path}", str(error.strerror or error), "Name a file in a folder you may write to."
+    )
+
+
+def not_a_profile(path: Path, why: str) -> QuestprofError:
+    """The error for a file that is no profile."""
+    return QuestprofError(f"{path} is no questprof profile", why, "Name a .jsonl file written by questprof.")
+
+
+def differences(one: Struct, other: Struct) -> str:
+    """The fields in which two structs differ, `field: a -> b`, comma-separated."""
+    pairs = [
+        (name, getattr(one, name), getattr(other, name))
+        for name in one.__struct_fields__
+        if name != "memory_bytes"
+    ]
+    return ", ".join(f"{name}: {a!r} -> {b!r}" for name, a, b in pairs if a != b)
+
+
+def _read_header(path: Path, line: bytes) -> Header:
+    try:
+        version = msgspec.json.decode(line, type=_Version).schema_version
+    except msgspec.DecodeError as error:
+        raise not_a_profile(path, f"line 1 is no header ({error})") from error
+    if version > SCHEMA_VERSION:
+        raise QuestprofError(
+            f"{path} has schema version {version}",
+            f"this questprof reads up to version {SCHEMA_VERSION}",
+            "Upgrade questprof: pip install --upgrade questprof.",
+        )
+    try:
+        return _decode_header(unseal(line))
+    except (ValueError, msgspec.DecodeError) as error:
+        raise not_a_profile(path, f"line 1 is corrupt: {error}") from error
+
+
+def _read_records(lines: list[bytes]) -> Iterator[tuple[int, Record | Exception]]:
+    for number, line in enumerate(lines, start=2):
+        try:
+            yield number, _decode_record(unseal(line))
+        except (ValueError, msgspec.DecodeError) as error:
+            yield number, error
+
+
+def _refuse_non_finite(value: Any, where: str) -> None:
+    """Raise ValueError for a NaN or infinity anywhere in `value` (JSON would store null)."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where} is {value}: only finite numbers are stored")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_non_finite(item, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _refuse_non_finite(item, f"{where}[{index}]")

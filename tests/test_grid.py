@@ -1,0 +1,178 @@
+"""The grid syntax, shapes and blocks."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from questprof.errors import Exit, QuestprofError
+from questprof.grid import Grid, check_names, parse_sizes, plan_blocks, resolve_shape
+from questprof.model import shape_presets
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("8k,32k", (8192, 32768)),
+        ("2k..16k", (2048, 4096, 8192, 16384)),
+        ("2k..8k:+2k", (2048, 4096, 6144, 8192)),
+        ("1000", (1000,)),
+        ("8k,2k..8k", (2048, 4096, 8192)),
+        ("2K..4k", (2048, 4096)),
+        ("4k..4k", (4096,)),
+    ],
+)
+def test_parse_sizes(text: str, sizes: tuple[int, ...]) -> None:
+    assert parse_sizes(text, "length") == sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("2k..1k", "downward"),
+        ("2k..100k", "2k..128k"),
+        ("2k..70k", "2k..64k"),
+        ("banana", "not a whole number"),
+        ("0", "at least 1"),
+        ("2k..8k:+4k", "nearest end is 6k"),
+        ("2k..8k:2k", "+"),
+        ("0..8k", "doubled"),
+        ("", "not a whole number"),
+        ("8k,,9k", "not a whole number"),
+        ("2k..8k:+0", "nearest"),
+    ],
+)
+def test_parse_sizes_refuses(text: str, says: str) -> None:
+    with pytest.raises(QuestprofError) as caught:
+        parse_sizes(text, "length")
+    assert says in str(caught.value)
+    assert caught.value.status == Exit.USAGE
+
+
+@given(st.integers(1, 1 << 12), st.integers(0, 12))
+def test_doubling_includes_both_ends(first: int, doublings: int) -> None:
+    sizes = parse_sizes(f"{first}..{first << doublings}", "length")
+    assert sizes == tuple(first << n for n in range(doublings + 1))
+
+
+def test_presets_have_sources() -> None:
+    text = (Path(__file__).parents[1] / "questprof" / "shapes.toml").read_text()
+    assert set(shape_presets()) == {
+        "llama-2-7b",
+        "llama-3.1-8b",
+        "mistral-7b-v0.3",
+        "qwen3-8b",
+        "smollm2-135m",
+    }
+    assert text.count("\nsource = ") == len(shape_presets())
+
+
+def test_overrides_rename_the_shape() -> None:
+    shape = resolve_shape("llama-3.1-8b", kv_dtype="fp16", heads=16)
+    assert (shape.name, shape.num_qo_heads, shape.num_kv_heads) == ("llama-3.1-8b*", 16, 16)
+    kept = resolve_shape("llama-3.1-8b", kv_dtype="fp16", summary_dtype="fp16")
+    assert (kept.name, kept.group_size, kept.summary_dtype) == ("llama-3.1-8b", 4, "")
+
+
+def test_config_json(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    config = folder / "config.json"
+    config.write_text(
+        json.dumps(
+            {
+                "num_attention_heads": 16,
+                "num_key_value_heads": 4,
+                "hidden_size": 1024,
+                "num_hidden_layers": 24,
+            }
+        )
+    )
+    shape = resolve_shape(str(config), kv_dtype="bf16")
+    assert (shape.name, shape.num_qo_heads, shape.num_kv_heads, shape.head_dim, shape.num_layers) == (
+        "my-model",
+        16,
+        4,
+        64,
+        24,
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "[]",
+        "not json",
+        '{"num_attention_heads": 0, "hidden_size": 64, "num_hidden_layers": 1}',
+        '{"num_attention_heads": "many", "hidden_size": 64, "num_hidden_layers": 1}',
+        '{"num_attention_heads": 8, "num_hidden_layers": 1}',
+    ],
+)
+def test_config_that_is_no_transformer(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(text)
+    with pytest.raises(QuestprofError, match=r"config\.json") as caught:
+        resolve_shape(str(config), kv_dtype="fp16")
+    assert caught.value.status == Exit.USAGE
+
+
+def test_missing_config_and_unknown_preset(tmp_path: Path) -> None:
+    with pytest.raises(QuestprofError, match="cannot read"):
+        resolve_shape(str(tmp_path / "no.json"), kv_dtype="fp16")
+    with pytest.raises(QuestprofError) as caught:
+        resolve_shape("llama-9", kv_dtype="fp16")
+    assert "llama-2-7b" in caught.value.fix
+
+
+def test_heads_that_do_not_divide() -> None:
+    with pytest.raises(QuestprofError, match="do not divide"):
+        resolve_shape("llama-2-7b", kv_dtype="fp16", heads=9, kv_heads=2)
+    with pytest.raises(QuestprofError, match="unknown"):
+        resolve_shape("llama-2-7b", kv_dtype="float16")
+
+
+def _grid(shape: str = "llama-2-7b", **changes: object) -> Grid:
+    fields: dict[str, object] = {
+        "shapes": (resolve_shape(shape, kv_dtype="fp16"),),
+        "lengths": (2048, 4096),
+        "page_sizes": (16,),
+        "budgets": (1024, 2048),
+        "batch_sizes": (1,),
+        "device": "cpu",
+    }
+    return Grid(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_a_block_shares_one_cache_and_holds_baselines_first() -> None:
+    blocks = plan_blocks(_grid())
+    assert len(blocks) == 2
+    points = blocks[0].points
+    assert [(p.backend, p.policy, p.token_budget) for p in points] == [
+        ("questprof", "dense", 0),
+        ("sdpa", "dense", 0),
+        ("questprof", "quest", 1024),
+        ("questprof", "quest", 2048),
+    ]
+    assert {p.seq_len for p in points} == {2048}
+    assert len({p.point_id for block in blocks for p in block.points}) == 8
+
+
+def test_gqa_points_come_with_both_kinds_of_data() -> None:
+    (block,) = plan_blocks(_grid("llama-3.1-8b", lengths=(2048,), budgets=(1024,)))
+    quests = [p for p in block.points if p.policy == "quest"]
+    assert [p.data for p in quests] == ["independent", "shared"]
+
+
+def test_budget_smaller_than_a_page() -> None:
+    with pytest.raises(QuestprofError, match="smaller than a page"):
+        plan_blocks(_grid(budgets=(8, 1024)))
+
+
+def test_names() -> None:
+    assert check_names("questprof, sdpa", "backend") == ("questprof", "sdpa")
+    for text in ("magic", "", ","):
+        with pytest.raises(QuestprofError):
+            check_names(text, "backend")

@@ -1,0 +1,43 @@
+"""The package list is explicit, so a new folder must be added: this guards the list and the mapping."""
+
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_every_folder_of_code_is_a_package() -> None:
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "questprof").rglob("*.py")}
+    packages = {".".join(folder.parts) for folder in folders} | {"questprof_kernels"}
+    assert packages == set(CONFIG["tool"]["setuptools"]["packages"])
+    for folder in folders:
+        assert (ROOT / folder / "__init__.py").exists()
+
+
+def test_kernels_is_mapped_and_no_package_of_its_own() -> None:
+    assert CONFIG["tool"]["setuptools"]["package-dir"]["questprof_kernels"] == "kernels"
+    assert not (ROOT / "kernels" / "__init__.py").exists()
+    assert not [path for path in (ROOT / "kernels").iterdir() if path.is_dir() and path.name != "__pycache__"]
+
+
+def test_kernels_never_import_questprof() -> None:
+    for path in (ROOT / "kernels").glob("*.py"):
+        for line in path.read_text().splitlines():
+            words = line.split()
+            if words[:1] in (["import"], ["from"]):
+                assert words[1].split(".")[0] != "questprof", f"{path.name}: {line}"
+
+
+def test_data_files_are_shipped() -> None:
+    patterns = CONFIG["tool"]["setuptools"]["package-data"]
+    for package, folder in (("questprof", "questprof"), ("questprof.report", "questprof/report")):
+        data = [p for p in (ROOT / folder).iterdir() if p.is_file() and p.suffix not in (".py", ".pyc")]
+        for path in data:
+            assert any(path.match(pattern) for pattern in patterns[package]), path
+
+
+def test_the_tree_stays_small() -> None:
+    """profiles/ and reports/ together stay under 25 MiB."""
+    kept = [p for folder in ("profiles", "reports") for p in (ROOT / folder).rglob("*") if p.is_file()]
+    assert sum(path.stat().st_size for path in kept) < 25 << 20

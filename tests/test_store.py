@@ -1,0 +1,179 @@
+"""Profiles on disk: nothing lost, nothing altered unseen."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from questprof.errors import Exit, QuestprofError
+from questprof.model import SCHEMA_VERSION, Environment, Header, Point, Record, Shape
+from questprof.store import ProfileWriter, read_profile, seal, unseal
+
+SHAPE = Shape(name="tiny", num_qo_heads=2, num_kv_heads=2, head_dim=64)
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_name="test cpu",
+    num_workers=2,
+    last_level_cache_bytes=1 << 20,
+    memory_bytes=1 << 30,
+    python="3.11.0",
+    platform="test",
+    versions={"questprof": "0"},
+)
+HEADER = Header(SCHEMA_VERSION, ENVIRONMENT, "questprof sweep", "2026-01-01T00:00:00+00:00")
+
+
+def _record(length: int, **changes: object) -> Record:
+    point = Point(shape=SHAPE, seq_len=length, token_budget=1024, device="cpu")
+    fields: dict[str, object] = {"times_us": {"quest": (1.5, 2.5)}, **changes}
+    return Record("sweep", point, point.point_id, ENVIRONMENT.env_id, "ok", **fields)  # type: ignore[arg-type]
+
+
+def _write(path: Path, *lengths: int) -> None:
+    with ProfileWriter(path, HEADER) as writer:
+        for length in lengths:
+            writer.append(_record(length))
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    _write(path, 2048, 4096)
+    profile = read_profile(path)
+    assert profile.header == HEADER
+    assert profile.records == (_record(2048), _record(4096))
+    assert profile.warnings == ()
+
+
+def test_existing_output_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    _write(path, 2048)
+    before = path.read_bytes()
+    with pytest.raises(QuestprofError, match="exists"):
+        ProfileWriter(path, HEADER)
+    assert path.read_bytes() == before
+    with ProfileWriter(path, HEADER, force=True):
+        pass
+    assert read_profile(path).records == ()
+
+
+@given(cut=st.integers(1, 400))
+def test_a_torn_last_line_is_a_warning(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    path = tmp_path_factory.mktemp("torn") / "p.jsonl"
+    _write(path, 2048, 4096)
+    data = path.read_bytes()
+    last = len(data) - data[:-1].rfind(b"\n") - 1
+    path.write_bytes(data[: -min(cut, last - 1)])
+    profile = read_profile(path)
+    assert profile.records == (_record(2048),)
+    assert "torn" in profile.warnings[0]
+
+
+def test_resume_cuts_the_torn_line_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    _write(path, 2048, 4096)
+    path.write_bytes(path.read_bytes()[:-20])
+    with ProfileWriter(path, HEADER, resume=True) as writer:
+        assert writer.existing == (_record(2048),)
+        writer.append(_record(8192))
+    profile = read_profile(path)
+    assert [record.point.seq_len for record in profile.records] == [2048, 8192]
+    assert profile.warnings == ()
+
+
+def test_resume_in_another_environment_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    _write(path, 2048)
+    before = path.read_bytes()
+    other = msgspec.structs.replace(
+        HEADER, environment=msgspec.structs.replace(ENVIRONMENT, device_name="another")
+    )
+    with pytest.raises(QuestprofError, match="another environment") as caught:
+        ProfileWriter(path, other, resume=True)
+    assert "device_name: 'test cpu' -> 'another'" in caught.value.why
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_corrupt_line_is_named(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "p.jsonl"
+    _write(path, 2048, 4096, 8192)
+    lines = path.read_bytes().split(b"\n")
+    lines[number - 1] = lines[number - 1].replace(b"1.5", b"1.4")
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(QuestprofError, match=f"line {number} is corrupt") as caught:
+        read_profile(path)
+    assert "--skip-corrupt" in caught.value.fix
+    assert caught.value.status == Exit.USAGE
+    kept = read_profile(path, skip_corrupt=True)
+    assert len(kept.records) == 2
+    assert f"line {number}" in kept.warnings[0]
+
+
+@given(position=st.integers(0, 10_000), value=st.integers(0, 255))
+def test_any_altered_byte_is_found(position: int, value: int) -> None:
+    line = seal(_record(2048)).rstrip(b"\n")
+    position %= len(line)
+    altered = line[:position] + bytes([value]) + line[position + 1 :]
+    if altered == line:
+        assert unseal(altered)
+    else:
+        with pytest.raises(ValueError, match="crc32"):
+            unseal(altered)
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(seal(msgspec.structs.replace(HEADER, schema_version=SCHEMA_VERSION + 1)))
+    with pytest.raises(QuestprofError, match=f"schema version {SCHEMA_VERSION + 1}"):
+        read_profile(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no json\n", b"{}\n", b'{"schema_version":1}\n', b"\x00\xff\n"])
+def test_files_that_are_no_profile(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(QuestprofError, match="no questprof profile"):
+        read_profile(path)
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    for path in (tmp_path / "no.jsonl", tmp_path):
+        with pytest.raises(QuestprofError, match="cannot read"):
+            read_profile(path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_only_finite_numbers_are_stored(value: float) -> None:
+    with pytest.raises(ValueError, match=r"times_us\.quest\[1\]"):
+        seal(_record(2048, times_us={"quest": (1.0, value)}))
+
+
+def test_a_killed_writer_loses_at_most_its_line(tmp_path: Path) -> None:
+    """A child appends for ever and is killed; every whole line it wrote can be read."""
+    path = tmp_path / "p.jsonl"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[2]); from pathlib import Path\n"
+        "from test_store import HEADER, _record\nfrom questprof.store import ProfileWriter\n"
+        "writer = ProfileWriter(Path(sys.argv[1]), HEADER)\n"
+        "length = 1024\n"
+        "while True:\n    writer.append(_record(length)); print(length, flush=True); length += 1\n"
+    )
+    command = [sys.executable, "-c", code, str(path), str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        written = [int(child.stdout.readline()) for _ in range(20)]
+        os.kill(child.pid, signal.SIGKILL)
+    lengths = [record.point.seq_len for record in read_profile(path).records]
+    assert lengths[:20] == written
+
+
+def test_ids_do_not_depend_on_default_fields() -> None:
+    point = Point(shape=SHAPE, seq_len=2048, token_budget=1024)
+    assert point.point_id == msgspec.structs.replace(point, seed=0, page_order="shuffled").point_id
+    assert point.point_id != msgspec.structs.replace(point, seed=1).point_id

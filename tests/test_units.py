@@ -1,0 +1,42 @@
+"""Numbers as people write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from questprof.errors import QuestprofError
+from questprof.units import dtype_bytes, format_bytes, format_count, format_us, parse_count
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("8192", 8192), ("8k", 8192), ("8K", 8192), ("1m", 1048576), (" 2k ", 2048)]
+)
+def test_parse_count(text: str, value: int) -> None:
+    assert parse_count(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "k", "8x", "-1", "1.5k", "8kk", "eight", "8 k"])
+def test_parse_count_refuses(text: str) -> None:
+    with pytest.raises(QuestprofError) as caught:
+        parse_count(text, "length")
+    assert "length" in caught.value.what
+    assert "8k" in caught.value.fix
+
+
+@given(st.integers(min_value=0, max_value=1 << 40))
+def test_format_count_is_exact(value: int) -> None:
+    assert parse_count(format_count(value)) == value
+
+
+def test_formats() -> None:
+    assert format_bytes(33554432) == "32 MiB"
+    assert format_bytes(0) == "0 B"
+    assert format_us(4.053) == "4.05"
+    assert format_us(40.53) == "40.5"
+    assert format_us(81234.0) == "81234"
+
+
+def test_dtype_bytes() -> None:
+    assert [dtype_bytes(name) for name in ("fp32", "fp16", "bf16", "int8", "fp8_e4m3")] == [4, 2, 2, 1, 1]
+    with pytest.raises(QuestprofError):
+        dtype_bytes("float16")
