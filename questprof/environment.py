@@ -51,16 +51,17 @@ def package_versions() -> dict[str, str]:
 def commit() -> str:
     """Commit of the checkout questprof runs from, `-dirty` when its code is changed.
 
-    Outside git what QUESTPROF_COMMIT says (for images built from a checkout), or ''.
+    Where git cannot tell, what QUESTPROF_COMMIT says (for images built from a checkout), or ''.
     """
     root = Path(__file__).resolve().parent.parent
+    unknown = os.environ.get("QUESTPROF_COMMIT", "")
     if not (root / ".git").exists():
-        return os.environ.get("QUESTPROF_COMMIT", "")
+        return unknown
     try:
         head = _git(root, "rev-parse", "--short=12", "HEAD")
         dirty = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "questprof", "kernels")
     except (OSError, subprocess.SubprocessError):
-        return ""
+        return unknown
     return f"{head}-dirty" if dirty else head
 
 

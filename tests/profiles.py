@@ -113,7 +113,7 @@ def _record(
     return Record("sweep", point, point.point_id, env.env_id, **given)
 
 
-def two_baselines(shape: Shape = SHAPE, **point: Any) -> tuple[Record, ...]:
+def two_baselines(shape: Shape = SHAPE, *, policy: str = "quest", **point: Any) -> tuple[Record, ...]:
     """Budgets 1024 and 4096 over 2k..32k with two dense baselines, at k = L / 1024.
 
     Dense takes 4k + 4 us (questprof) and 5k (sdpa): sdpa is faster at 2k, both need 20 at 4k, questprof is
@@ -129,5 +129,5 @@ def two_baselines(shape: Shape = SHAPE, **point: Any) -> tuple[Record, ...]:
         ]
         for budget in (1, 4):
             us = (0.25 * k + 2, 2.0, 4.0 * budget + 2)
-            found.append(quest(k * 1024, us, budget=budget * 1024, shape=shape, **point))
+            found.append(quest(k * 1024, us, budget=budget * 1024, shape=shape, policy=policy, **point))
     return tuple(found)

@@ -102,7 +102,8 @@ def _print_closing(profile: Profile, grid: Grid, outputs: Outputs) -> None:
     console.print(scan_table(rows))
     for sentence in verdicts(series(rows)):
         console.print(sentence, highlight=False)
-    for line in (*(alarm for row in rows for alarm in row.alarms), *problems(profile.records)):
+    alarms = dict.fromkeys(alarm for row in rows for alarm in row.alarms)
+    for line in (*alarms, *problems(profile.records)):
         print(f"warning: {line}", file=sys.stderr)
     console.print(advice(grid), highlight=False)
     for path in (outputs.profile, outputs.page):

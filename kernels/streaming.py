@@ -1,0 +1,54 @@
+"""Reads a buffer once, as fast as the device can: the measured read ceiling of a GPU.
+
+Plain 16-byte loads, every program a grid-stride walk over tiles. Exclusive or folds the words into a checksum
+per program, so that no load can be optimised away and the result can be checked exactly.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from questprof_kernels.paged_cache import default_num_workers
+from questprof_kernels.plan import ceil_div
+
+TILE_WORDS = 4096  # 16 KiB, 4 loads of 16 bytes in flight a thread
+NUM_WARPS = 8
+PROGRAMS_PER_WORKER = 8
+
+
+@triton.jit
+def read_kernel(words, checksums, num_words, TILE: tl.constexpr):
+    """One program: the exclusive or of every grid[0]-th tile of TILE 32-bit words."""
+    lane = tl.arange(0, TILE)
+    total = tl.zeros([TILE], tl.int32)
+    stride = tl.num_programs(0).to(tl.int64) * TILE
+    for first in range(tl.program_id(0).to(tl.int64) * TILE, num_words, stride):
+        word = first + lane
+        total ^= tl.load(words + word, mask=word < num_words, other=0)
+    tl.store(checksums + tl.program_id(0), tl.xor_sum(total, axis=0))
+
+
+def out_size(buffer: torch.Tensor) -> int:
+    """Programs that `read` runs over `buffer`, and so the length of its `out`: at most one wave."""
+    tiles = ceil_div(buffer.numel() * buffer.element_size(), 4 * TILE_WORDS)
+    return max(1, min(PROGRAMS_PER_WORKER * default_num_workers(buffer.device), tiles))
+
+
+def read(buffer: torch.Tensor, out: torch.Tensor) -> None:
+    """Read every byte of `buffer` once.
+
+    `buffer`: contiguous, a multiple of 16 bytes, any dtype. `out`: contiguous, 4-byte dtype, one element a
+    program (`out_size` gives a good number); it receives checksums as bits. Nothing is allocated. Raises
+    ValueError on anything else.
+    """
+    if not buffer.is_contiguous() or buffer.numel() * buffer.element_size() % 16:
+        raise ValueError("buffer must be contiguous and a multiple of 16 bytes long")
+    if out.element_size() != 4 or not out.is_contiguous() or out.dim() != 1 or len(out) == 0:
+        raise ValueError("out must be a contiguous vector of a 4-byte dtype, one element a program")
+    if out.device != buffer.device:
+        raise ValueError(f"out is on {out.device}, the buffer on {buffer.device}")
+    words = buffer.view(-1).view(torch.int32)
+    read_kernel[(len(out),)](
+        words, out.view(torch.int32), words.numel(), TILE=TILE_WORDS, num_warps=NUM_WARPS
+    )

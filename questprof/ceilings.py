@@ -1,0 +1,131 @@
+"""The streaming-read ceiling of this device, measured in this run, never taken from a table.
+
+On the CPU it is the best of several readers (streams x threads, and dense's own access pattern) over a
+buffer of more than three times the last-level cache; the best one then runs between the timed samples,
+where it both evicts the caches and shows how the machine drifts. On a GPU a Triton kernel reads
+buffers of two sizes. A figure above the ceiling is a fault of the ceiling, never a pass.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from questprof.model import Ceiling, Environment
+
+if TYPE_CHECKING:
+    import torch
+
+CACHE_MULTIPLE = 3
+"""Bytes touched between two uses of the same bytes, over the last-level cache, from which on it is cold."""
+
+CPU_ROUNDS = 5
+GPU_ROUNDS = 20
+GPU_BUFFER_BYTES = (512 << 20, 2 << 30)
+DEFAULT_CPU_BUFFER_BYTES = 256 << 20
+PAGE_FLOATS = 16 * 32 * 128
+"""fp32 numbers of one K or V page of llama-2-7b at page size 16: the unit in which dense reads."""
+
+
+@dataclass
+class CpuReader:
+    """One way to stream a buffer; every call reads all of it and notes the time."""
+
+    name: str
+    read: Callable[[], object]
+    num_bytes: int
+    seconds: list[float] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Read the buffer once."""
+        started = time.perf_counter()
+        self.read()
+        self.seconds.append(time.perf_counter() - started)
+
+    def ceiling(self) -> Ceiling:
+        """The samples so far, in GB/s."""
+        return Ceiling(
+            self.name, self.num_bytes, tuple(self.num_bytes / second / 1e9 for second in self.seconds)
+        )
+
+
+def cpu_readers(environment: Environment) -> list[CpuReader]:
+    """Every reader worth trying on this CPU, over one shared buffer."""
+    from questprof_kernels import streaming_cpu
+
+    floor = CACHE_MULTIPLE * environment.last_level_cache_bytes + (1 << 20)
+    wanted = min(max(DEFAULT_CPU_BUFFER_BYTES, floor), environment.memory_bytes // 4)
+    num_bytes = -(-wanted // (8 * PAGE_FLOATS)) * 8 * PAGE_FLOATS
+    buffer = streaming_cpu.stream_buffer(num_bytes)
+    k, v = buffer[: len(buffer) // 2], buffer[len(buffer) // 2 :]
+    readers = []
+    for threads in sorted({1, environment.num_workers}):
+        suffix = f"{threads} thread{'s' * (threads > 1)}"
+        for name, streams in streaming_cpu.READERS:
+            read = partial(streaming_cpu.read_streams, buffer, streams, threads)
+            readers.append(CpuReader(f"{name}, {suffix}", read, num_bytes))
+        read = partial(streaming_cpu.read_pages, k, v, PAGE_FLOATS, threads)
+        readers.append(CpuReader(f"pages of K and V in turn, {suffix}", read, num_bytes))
+    return readers
+
+
+def measure_cpu(environment: Environment) -> tuple[tuple[Ceiling, ...], CpuReader]:
+    """(all readers' figures, a fresh copy of the fastest reader for use between samples)."""
+    readers = cpu_readers(environment)
+    for reader in readers:
+        reader.read()  # compile
+    for _ in range(CPU_ROUNDS):
+        for reader in readers:
+            reader.run()
+    best = max(readers, key=lambda reader: statistics.median(reader.ceiling().samples_gb_s))
+    return tuple(r.ceiling() for r in readers), CpuReader(best.name, best.read, best.num_bytes)
+
+
+def measure_cuda(environment: Environment) -> tuple[Ceiling, ...]:
+    """Streaming reads of GPU_BUFFER_BYTES (what fits), each a graph that reads past the L2 every launch."""
+    import torch
+
+    free = torch.cuda.mem_get_info()[0]
+    sizes = [size for size in GPU_BUFFER_BYTES if size < free // 2]
+    return tuple(_measure_cuda_read(size) for size in sizes)
+
+
+def _measure_cuda_read(num_bytes: int) -> Ceiling:
+    import torch
+    from questprof_kernels import streaming
+
+    buffer = torch.randn(num_bytes // 4, device="cuda")
+    out = torch.empty(streaming.out_size(buffer), device="cuda")
+    launches = max(2, (4 << 30) // num_bytes)
+    microseconds = graph_samples(lambda: streaming.read(buffer, out), launches, GPU_ROUNDS)
+    return Ceiling("streaming read", num_bytes, tuple(num_bytes / us / 1e3 for us in microseconds))
+
+
+def graph_samples(launch: Callable[[], None], launches: int, rounds: int) -> list[float]:
+    """Microseconds a launch, one sample a replay of a CUDA graph of `launches` launches."""
+    import torch
+
+    launch()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(launches):
+            launch()
+    graph.replay()
+    return [replay_us(graph) / launches for _ in range(rounds)]
+
+
+def replay_us(graph: torch.cuda.CUDAGraph) -> float:
+    """Microseconds of one replay, between two events."""
+    import torch
+
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3

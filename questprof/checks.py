@@ -1,0 +1,219 @@
+"""Every figure needs a passed check: each stage's output against the float64 reference.
+
+`select` is checked exactly on the kernel's own scores, `attend` on the kernel's own ids. The tolerance
+comes from data: twice the error of plain eager code in the same dtype, plus `rounding_floor`. Above
+SAMPLE_ABOVE cached elements, 2 requests x 2 KV heads are checked over their whole length.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from questprof.model import Check
+from questprof.policies import Bound
+
+if TYPE_CHECKING:
+    import torch
+
+SAMPLE_ABOVE = 1 << 24
+SAMPLED_REQUESTS = 2
+SAMPLED_KV_HEADS = 2
+
+Row = tuple[int, int]  # (request, query head)
+
+
+def sample_rows(bound: Bound, seed: int) -> tuple[tuple[Row, ...], bool]:
+    """The rows to check, and whether they are a sample."""
+    cache, heads = bound.cache, bound.q.shape[1]
+    kv_heads, requests = cache.pool.num_kv_heads, cache.batch_size
+    elements = 2 * sum(cache.seq_lens) * kv_heads * cache.pool.head_dim
+    chosen_requests: Sequence[int] = range(requests)
+    chosen_heads: Sequence[int] = range(kv_heads)
+    sampled = elements > SAMPLE_ABOVE
+    if sampled:
+        picker = random.Random(seed)
+        chosen_requests = sorted(picker.sample(range(requests), min(SAMPLED_REQUESTS, requests)))
+        chosen_heads = sorted(picker.sample(range(kv_heads), min(SAMPLED_KV_HEADS, kv_heads)))
+    group = heads // kv_heads
+    rows = [(r, h * group + g) for r in chosen_requests for h in chosen_heads for g in range(group)]
+    return tuple(rows), sampled
+
+
+def check(bound: Bound, when: Literal["before", "after"], seed: int) -> tuple[Check, ...]:
+    """Compare what the last launches of `bound` left in its outputs with the reference."""
+    rows, sampled = sample_rows(bound, seed)
+    results = []
+    for step in bound.steps:
+        for stage, error, tolerance in _COMPARE[step.stage](bound, rows):
+            finite = error if math.isfinite(error) else None
+            results.append(Check(stage, when, finite, tolerance, sampled))
+    return tuple(results)
+
+
+Comparison = Iterator[tuple[str, float, float]]
+
+
+def _append(bound: Bound, rows: Sequence[Row]) -> Comparison:
+    """The stored boxes are the boxes of the cached keys, exactly."""
+    from questprof_kernels import reference
+
+    group = bound.q.shape[1] // bound.cache.pool.num_kv_heads
+    wrong = 0.0
+    for request, kv_head in sorted({(r, h // group) for r, h in rows}):
+        expected = reference.boxes(bound.cache, request, kv_head)
+        stored = reference.stored_boxes(bound.cache, request, kv_head)
+        for ours, theirs in zip(stored, expected, strict=True):
+            wrong = max(wrong, float((ours != theirs).double().mean()))
+    yield "append", wrong, 0.0
+
+
+def _nothing(bound: Bound, rows: Sequence[Row]) -> Comparison:
+    """append_kv writes what the attention stages read; their check covers it."""
+    yield from ()
+
+
+def _score(bound: Bound, rows: Sequence[Row]) -> Comparison:
+    import torch
+    from questprof_kernels import reference
+
+    assert bound.outputs.scores is not None
+    cache, scores = bound.cache, bound.outputs.scores.cpu()
+    starts = _starts(cache.num_pages)
+    group = bound.q.shape[1] // cache.pool.num_kv_heads
+    error = eager_error = 0.0
+    for request, head in rows:
+        q = bound.q[request, head].cpu()
+        m, M = reference.stored_boxes(cache, request, head // group)
+        expected = reference.page_bound(q, m, M)
+        q32, m32, M32 = q.float(), m.float(), M.float()
+        eager = torch.maximum(q32 * m32, q32 * M32).sum(-1)
+        error = max(error, _distance(scores[head, starts[request] : starts[request + 1]], expected))
+        eager_error = max(eager_error, _distance(eager, expected))
+    yield "score", error, 2 * eager_error + rounding_floor(torch.float32)
+
+
+def _select(bound: Bound, rows: Sequence[Row]) -> Comparison:
+    from questprof_kernels import reference
+
+    outputs = bound.outputs
+    assert outputs.scores is not None
+    assert outputs.page_ids is not None
+    assert outputs.select_indptr is not None
+    bounds = outputs.select_indptr.tolist()
+    expected = reference.select(
+        outputs.scores.cpu(), bound.cache, bounds, take_tail=bound.take_tail, rows=list(rows)
+    )
+    ids = outputs.page_ids.cpu()
+    wrong = 0.0
+    for request, head in rows:
+        span = slice(bounds[request], bounds[request + 1])
+        if span.stop > span.start:
+            wrong = max(wrong, float((ids[head, span] != expected[head, span]).double().mean()))
+    yield "select", wrong, 0.0
+
+
+def _attend(bound: Bound, rows: Sequence[Row]) -> Comparison:
+    outputs = bound.outputs
+    assert outputs.page_ids is not None
+    assert outputs.select_indptr is not None
+    ids, bounds = outputs.page_ids.cpu(), outputs.select_indptr.tolist()
+
+    def pages(request: int, head: int) -> list[int]:
+        picked: list[int] = ids[head, bounds[request] : bounds[request + 1]].tolist()
+        return picked
+
+    yield from _attention("attend", bound, rows, pages)
+
+
+def _dense(bound: Bound, rows: Sequence[Row]) -> Comparison:
+    yield from _attention("dense", bound, rows, lambda request, head: None)
+
+
+def _attention(
+    stage: str, bound: Bound, rows: Sequence[Row], pages: Callable[[int, int], list[int] | None]
+) -> Comparison:
+    """Output and lse of an attention stage over the pages each row was given (None: all)."""
+    import torch
+    from questprof_kernels import reference
+
+    cache, dtype = bound.cache, bound.q.dtype
+    out = bound.outputs.out.cpu()
+    lse = None if bound.outputs.lse is None else bound.outputs.lse.cpu()
+    scale = bound.q.shape[-1] ** -0.5
+    group = bound.q.shape[1] // cache.pool.num_kv_heads
+    errors, eager_errors = [0.0, 0.0], [0.0, 0.0]
+    for request, head in rows:
+        keys, values = reference.gather(cache, request, head // group, pages(request, head))
+        if not len(keys):
+            continue
+        q = bound.q[request, head].cpu()
+        expected, expected_lse = reference.attend_row(q, keys, values, scale)
+        logits = keys.to(dtype) @ q * scale
+        eager = logits.softmax(0) @ values.to(dtype)
+        errors[0] = max(errors[0], _distance(out[request, head], expected))
+        eager_errors[0] = max(eager_errors[0], _distance(eager, expected))
+        if lse is not None:
+            size = max(1.0, abs(expected_lse))
+            errors[1] = max(errors[1], abs(float(lse[request, head]) - expected_lse) / size)
+            eager_errors[1] = max(eager_errors[1], abs(float(logits.logsumexp(0)) - expected_lse) / size)
+    yield stage, errors[0], 2 * eager_errors[0] + rounding_floor(dtype)
+    if lse is not None:
+        yield f"{stage}.lse", errors[1], 2 * eager_errors[1] + rounding_floor(torch.float32)
+
+
+_COMPARE: dict[str, Callable[[Bound, Sequence[Row]], Comparison]] = {
+    "append": _append,
+    "append_kv": _nothing,
+    "score": _score,
+    "select": _select,
+    "attend": _attend,
+    "dense": _dense,
+}
+
+
+def union_ratio(bound: Bound) -> float | None:
+    """|union of a group's pages| / K from the ids, mean over requests and KV heads; None without ids."""
+    outputs = bound.outputs
+    if outputs.page_ids is None or outputs.select_indptr is None:
+        return None
+    bounds = outputs.select_indptr.tolist()
+    kv_heads = bound.cache.pool.num_kv_heads
+    by_group = outputs.page_ids.cpu().reshape(kv_heads, -1, bounds[-1])
+    ratios = [
+        by_group[head, :, start:stop].unique().numel() / (stop - start)
+        for start, stop in pairwise(bounds)
+        for head in range(kv_heads)
+        if stop > start
+    ]
+    return sum(ratios) / len(ratios) if ratios else None
+
+
+def rounding_floor(dtype: torch.dtype) -> float:
+    """What rounding alone may cost a right kernel, relative.
+
+    Four units of fp32, in which all of them accumulate (base-2 exponents, their polynomial, the merge of
+    splits), and half a unit of a narrower output's dtype for storing it.
+    """
+    import torch
+
+    floor = 4 * float(torch.finfo(torch.float32).eps)
+    return floor if dtype == torch.float32 else floor + float(torch.finfo(dtype).eps) / 2
+
+
+def _distance(ours: torch.Tensor, reference: torch.Tensor) -> float:
+    """|ours - reference| / |reference| (Euclidean norms); inf where one is not finite and the other is."""
+    difference = (ours.double() - reference).norm()
+    norm = reference.norm()
+    value = float(difference / norm) if norm else float(difference)
+    return value if math.isfinite(value) else math.inf
+
+
+def _starts(counts: Sequence[int]) -> list[int]:
+    starts = [0]
+    for count in counts:
+        starts.append(starts[-1] + count)
+    return starts

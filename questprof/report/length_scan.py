@@ -1,0 +1,155 @@
+"""The length scan section: one panel per setting, with its figure, its table, and what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from questprof.crossover import verdicts
+from questprof.model import Point, Profile, Shape
+from questprof.report.figure import MODELLED, UNITS, figure
+from questprof.report.section import Block, Verdict
+from questprof.report.table import table
+from questprof.rows import Row, Series
+from questprof.scan import point_key, scan_rows, series
+from questprof.units import format_count
+
+PICKS: Final = {"independent": "independently", "shared": "the same pages"}
+NO_GROUPS: Final = "no groups (MHA)"
+_USUAL: Final = (
+    ("Policy", "quest"),
+    ("Kernels", "questprof"),
+    ("Heads of a group pick", NO_GROUPS),
+    ("Page order", "shuffled"),
+    ("Summary", "paired"),
+    ("Seed", "0"),
+)
+"""Settings that a title leaves out."""
+
+
+class Panel(NamedTuple):
+    """Series that differ in their budget alone."""
+
+    settings: dict[str, str]
+    series: tuple[Series, ...]
+
+
+def build(profile: Profile, prefix: str) -> Block | None:
+    """The section, or None for a profile without Quest points."""
+    rows = scan_rows(profile)
+    if not rows:
+        return None
+    panels = _panels(series(rows))
+    shown = [_panel(panel, f"{prefix}-{i}") for i, panel in enumerate(panels, start=1)]
+    context = {
+        "panels": shown,
+        "selectors": _selectors(panels),
+        "units": [{"key": key, "name": name} for key, name, _, _ in UNITS],
+        "not_ok": _not_ok(rows),
+        "alarms": tuple(dict.fromkeys(alarm for row in rows for alarm in row.alarms)),
+        "modelled": MODELLED,
+        "has_floor": any(row.floor_us for row in rows),
+    }
+    return Block("length_scan.html", context, _verdicts(panels), num_figures=len(shown))
+
+
+def shape_text(shape: Shape) -> str:
+    """A shape with what its name may not say: heads, head_dim, dtypes."""
+    summary = f", summary {shape.summary_dtype}" if shape.effective_summary_dtype != shape.kv_dtype else ""
+    heads = f"{shape.num_qo_heads} query / {shape.num_kv_heads} KV heads of {shape.head_dim}"
+    return f"{shape.name} ({heads}, {shape.kv_dtype}{summary})"
+
+
+def _settings(point: Point) -> dict[str, str]:
+    """What sets one panel apart from another, in the words of the selectors."""
+    kernels = f"{point.backend} ({point.variant})" if point.variant else point.backend
+    settings = {
+        "Shape": shape_text(point.shape),
+        "Batch": str(point.batch_size),
+        "Page size": str(point.page_size),
+        "Policy": point.policy,
+        "Kernels": kernels,
+        "Heads of a group pick": PICKS[point.data] if point.shape.group_size > 1 else NO_GROUPS,
+        "Lengths": ", ".join(map(format_count, point.seq_lens)),
+        "Budgets": ", ".join(map(str, point.token_budgets)),
+        "Page order": point.page_order,
+        "Summary": point.summary_layout,
+        "Seed": str(point.seed),
+        "Parameters": ", ".join(f"{key} {value}" for key, value in sorted(point.policy_params.items())),
+    }
+    return {name: value for name, value in settings.items() if value}
+
+
+def _panels(found: Iterable[Series]) -> tuple[Panel, ...]:
+    groups: dict[bytes, list[Series]] = {}
+    for one in found:
+        key = point_key(one.rows[0].point, seq_len=0, token_budget=0)
+        groups.setdefault(key, []).append(one)
+    return tuple(Panel(_settings(group[0].rows[0].point), tuple(group)) for group in groups.values())
+
+
+def _title(settings: dict[str, str]) -> str:
+    """The settings a reader needs to know what was measured; the selectors hold the rest."""
+    text = f"{settings['Shape']}, batch {settings['Batch']}, page {settings['Page size']}"
+    usual = {"Shape", "Batch", "Page size"} | {name for name, value in _USUAL if settings.get(name) == value}
+    rest = [f"{name.lower()} {value}" for name, value in settings.items() if name not in usual]
+    return ", ".join([text, *rest])
+
+
+def _selectors(panels: Sequence[Panel]) -> list[dict[str, Any]]:
+    """One selector per setting that takes several values, with the values in the panels' order."""
+    names = dict.fromkeys(name for panel in panels for name in panel.settings)
+    values = {name: dict.fromkeys(panel.settings.get(name, "-") for panel in panels) for name in names}
+    return [{"name": name, "values": list(found)} for name, found in values.items() if len(found) > 1]
+
+
+def _panel(panel: Panel, uid: str) -> dict[str, Any]:
+    rows = [row for one in panel.series for row in one.rows]
+    drawn = figure(panel.series)
+    ceilings = sorted({row.ceiling_gb_s for row in rows if row.ceiling_gb_s})
+    return {
+        "id": uid,
+        "title": _title(panel.settings),
+        "settings": panel.settings,
+        "figure": drawn,
+        "focus": _focus(panel.series),
+        "sentences": verdicts(panel.series),
+        "table": table(rows),
+        "ceilings": list(dict.fromkeys(f"{gb_s:.4g}" for gb_s in ceilings[:1] + ceilings[-1:])),
+    }
+
+
+def _focus(found: Sequence[Series]) -> int:
+    """Budget whose stages are shown first: the middle one of those that are below some length."""
+    useful = [one for one in found if not all(row.trivial for row in one.rows)] or list(found)
+    return useful[(len(useful) - 1) // 2].token_budget
+
+
+def _verdicts(panels: Sequence[Panel]) -> tuple[Verdict, ...]:
+    """Sentences by setting; panels that differ in how heads pick share theirs."""
+    groups: dict[str, list[Series]] = {}
+    for panel in panels:
+        settings = {name: value for name, value in panel.settings.items() if name != "Heads of a group pick"}
+        groups.setdefault(_title(settings), []).extend(panel.series)
+    return tuple(Verdict(title, verdicts(found)) for title, found in groups.items())
+
+
+def _not_ok(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Points that are not ok: one entry per cause, with the lengths at each setting."""
+    found: dict[tuple[str, str, str], dict[str, dict[str, None]]] = {}
+    for row in rows:
+        where = f"{row.shape}, batch {row.batch_size}, page {row.page_size}"
+        causes = [(f"{row.policy}, budget {row.token_budget}", row.status, row.reason)]
+        causes += [(f"dense ({b.name})", b.status, b.reason) for b in row.baselines]
+        for cause in causes:
+            if cause[1] != "ok":
+                found.setdefault(cause, {}).setdefault(where, {})[format_count(row.seq_len)] = None
+    return [
+        {
+            "what": what,
+            "status": status,
+            "reason": reason,
+            "points": [f"{', '.join(lengths)} ({where})" for where, lengths in points.items()],
+        }
+        for (what, status, reason), points in found.items()
+    ]

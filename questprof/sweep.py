@@ -1,0 +1,225 @@
+"""From a block of points to records: predict, fill, check, time, check again.
+
+Nothing is timed before its check has passed, and nothing is kept as `ok` unless the outputs that the
+timed launches left pass it again.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from questprof import ledger
+from questprof.backends import Backend, load
+from questprof.checks import check, union_ratio
+from questprof.environment import available_bytes
+from questprof.grid import Block
+from questprof.model import ByteCount, Check, Environment, Point, Record, Source, Status
+from questprof.policies import Bound, bind
+from questprof.timing import Candidate, Executor, Timed
+from questprof.units import format_bytes
+from questprof.workload import cache_bytes, make_cache, make_pool, make_query
+
+USABLE_SHARE = 0.8
+"""Share of the available memory a block may plan for; the rest is for scratch, checks and others."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the sweep runs."""
+
+    environment: Environment
+    executor: Executor
+
+
+@dataclass
+class _Running:
+    """A point on its way to a record."""
+
+    point: Point
+    backend: Backend
+    floor_bytes: dict[str, int]
+    bytes: dict[str, dict[Source, ByteCount]]
+    rotation: list[Bound]
+    checks: tuple[Check, ...] = ()
+    union_ratio: float | None = None
+
+
+def run_block(block: Block, machine: Machine, done: frozenset[str] = frozenset()) -> Iterator[Record]:
+    """Records of the block's points that are not in `done` (point ids), baselines first."""
+    points = [point for point in block.points if point.point_id not in done]
+    backends = {name: load(name, machine.environment.device) for name in {p.backend for p in points}}
+    able = []
+    for point in points:
+        reason = backends[point.backend].why_not(point)
+        if reason:
+            yield _record(point, machine, "unavailable", reason)
+        else:
+            able.append(point)
+    fitting = []
+    for point in able:
+        shortage = memory_shortage(point, machine.environment.device)
+        if shortage:
+            yield _record(point, machine, "oom", shortage)
+        else:
+            fitting.append(point)
+    if fitting:
+        yield from _run_fitting(fitting, backends, machine)
+
+
+def memory_shortage(point: Point, device: str) -> str:
+    """Why the point does not fit, with the predicted and the available bytes; '' when it fits."""
+    copies = 2 if point.backend == "sdpa" else 1
+    needed = copies * cache_bytes(point)
+    available = int(available_bytes(device) * USABLE_SHARE)
+    if needed <= available:
+        return ""
+    return f"needs {format_bytes(needed)}, {format_bytes(available)} are usable"
+
+
+def _run_fitting(points: Sequence[Point], backends: dict[str, Backend], machine: Machine) -> Iterator[Record]:
+    import torch
+
+    try:
+        yield from _measure(points, backends, machine)
+    except (torch.cuda.OutOfMemoryError, MemoryError) as error:
+        free = format_bytes(available_bytes(machine.environment.device))
+        predicted = format_bytes(cache_bytes(points[0]))
+        reason = f"predicted to fit ({predicted} a cache), but {error}; {free} are free"
+        for point in points:
+            yield _record(point, machine, "oom", reason)
+    finally:
+        gc.collect()
+        if machine.environment.device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _measure(points: Sequence[Point], backends: dict[str, Backend], machine: Machine) -> Iterator[Record]:
+    running = _bind_all(points, backends, machine)
+    good = []
+    for run in running:
+        run.checks = _check_before(run)
+        if all(c.holds for c in run.checks):
+            good.append(run)
+        else:
+            yield _finish(run, machine, None, ())
+    if not good:
+        return
+    for run in good:
+        _poison(run.rotation)
+    loop_id = hashlib.sha256("".join(r.point.point_id for r in good).encode()).hexdigest()[:12]
+    timed, calibration = machine.executor.time([_candidate(r) for r in good], loop_id)
+    for run, times in zip(good, timed, strict=True):
+        run.checks += check(run.rotation[-1], "after", run.point.seed)
+        yield _finish(run, machine, times, calibration)
+
+
+def _bind_all(points: Sequence[Point], backends: dict[str, Backend], machine: Machine) -> list[_Running]:
+    """Fill the rotation's caches once and bind every point to as many of them as it needs."""
+    filler = load("questprof", machine.environment.device)
+    sizes = [_rotation_size(point, machine) for point in points]
+    pool = make_pool(points[0], max(sizes), machine.environment.num_workers)
+    caches = [make_cache(points[0], pool, filler, index) for index in range(max(sizes))]
+    running = []
+    for point, size in zip(points, sizes, strict=True):
+        rotation = [
+            bind(
+                point.policy,
+                backends[point.backend],
+                cache,
+                make_query(point, pool, point.data, index),
+                point.num_selected,
+            )
+            for index, cache in enumerate(caches[:size])
+        ]
+        running.append(_Running(point, backends[point.backend], {}, {}, rotation))
+    return running
+
+
+def _rotation_size(point: Point, machine: Machine) -> int:
+    """Caches for a cold rotation, as many as memory holds."""
+    counted = ledger.counted_bytes(ledger.entries(point, machine.environment.num_workers))
+    stages = ("dense",) if point.policy == "dense" else ("score", "attend")
+    wanted = machine.executor.rotation_size(min(counted[stage] for stage in stages))
+    copies = 2 if point.backend == "sdpa" else 1
+    usable = available_bytes(machine.environment.device) * USABLE_SHARE
+    return max(1, min(wanted, int(usable / (copies * cache_bytes(point)))))
+
+
+def _check_before(run: _Running) -> tuple[Check, ...]:
+    """Launch every step once on the first cache and check; the ids then tell the union the ledger needs."""
+    bound = run.rotation[0]
+    for step in bound.steps:
+        step.launch()
+    _synchronize(bound)
+    run.union_ratio = union_ratio(bound)
+    return check(bound, "before", run.point.seed)
+
+
+def _candidate(run: _Running) -> Candidate:
+    entries = ledger.entries(run.point, run.rotation[0].cache.pool.num_workers, union_ratio=run.union_ratio)
+    counts = ledger.stage_bytes(entries)
+    run.bytes = {stage: {"formula": count} for stage, count in counts.items() if _has(run, stage)}
+    run.floor_bytes = {s: n for s, n in ledger.counted_bytes(entries).items() if _has(run, s)}
+    touched = {stage: count.read + count.write for stage, count in counts.items()}
+    return Candidate(tuple(run.rotation), touched)
+
+
+def _has(run: _Running, stage: str) -> bool:
+    steps = {step.stage for step in run.rotation[0].steps}
+    return stage in steps or (stage == "quest" and bool(run.rotation[0].chain))
+
+
+def _poison(rotation: Iterable[Bound]) -> None:
+    """Make the outputs NaN, so that the check after timing sees only what the timed launches wrote."""
+    for bound in rotation:
+        bound.outputs.out.fill_(float("nan"))
+        if bound.outputs.lse is not None:
+            bound.outputs.lse.fill_(float("nan"))
+
+
+def _synchronize(bound: Bound) -> None:
+    if bound.q.is_cuda:
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def _finish(run: _Running, machine: Machine, timed: Timed | None, calibration: tuple[Any, ...]) -> Record:
+    failed = [c for c in run.checks if not c.holds]
+    reason = "; ".join(
+        f"{c.stage} {c.when} timing: error {c.max_rel_err if c.max_rel_err is not None else 'not finite'} "
+        f"above {c.tolerance:.3g}"
+        for c in failed
+    )
+    return _record(
+        run.point,
+        machine,
+        "wrong" if failed else "ok",
+        reason,
+        checks=run.checks,
+        union_ratio=run.union_ratio,
+        bytes=run.bytes,
+        floor_bytes=run.floor_bytes,
+        times_us={} if timed is None or failed else timed.times_us,
+        timing={} if timed is None or failed else timed.timing,
+        calibration=calibration,
+        variant=run.backend.variant,
+    )
+
+
+def _record(point: Point, machine: Machine, status: Status, reason: str, **fields: Any) -> Record:
+    return Record(
+        kind="sweep",
+        point=point,
+        point_id=point.point_id,
+        env_id=machine.environment.env_id,
+        status=status,
+        reason=reason,
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        **fields,
+    )

@@ -1,0 +1,75 @@
+"""The page as a reader's browser parses it: elements, tables, figures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+VOID = {"meta", "input", "link", "img", "br", "hr"}
+
+
+@dataclass
+class Page(HTMLParser):
+    """One parsed page. `elements` are (tag, attributes, text inside), in order of opening."""
+
+    html: str
+    elements: list[tuple[str, dict[str, str], list[str]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self._open: list[tuple[str, dict[str, str], list[str]]] = []
+        self.feed(self.html)
+        self.close()
+        assert self._open == [], f"left open: {[tag for tag, _, _ in self._open]}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        element = (tag, {name: value or "" for name, value in attrs}, [])
+        self.elements.append(element)
+        if tag not in VOID:
+            self._open.append(element)
+
+    def handle_endtag(self, tag: str) -> None:
+        opened = self._open.pop()
+        assert opened[0] == tag, f"</{tag}> closes <{opened[0]}>"
+
+    def handle_data(self, data: str) -> None:
+        for _, _, texts in self._open:
+            texts.append(data)
+
+    def all(self, tag: str, **attrs: str) -> list[tuple[dict[str, str], str]]:
+        """Attributes and text of the elements of that tag with those attributes (class_ for class)."""
+        wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attrs.items()}
+        return [
+            (found, "".join(texts))
+            for name, found, texts in self.elements
+            if name == tag and wanted.items() <= found.items()
+        ]
+
+    @property
+    def text(self) -> str:
+        """What a reader sees (and hears), scripts and styles left out."""
+        return "".join(self.all("main")[0][1] if self.all("main") else "")
+
+    @property
+    def figures(self) -> list[dict[str, Any]]:
+        """The figures' JSON, in order."""
+        return [json.loads(text) for _, text in self.all("script", class_="figure-data")]
+
+    @property
+    def cells(self) -> dict[str, list[tuple[str | None, str]]]:
+        """(raw value, text) down every column of the length-scan tables, by field."""
+        columns: dict[str, list[tuple[str | None, str]]] = {}
+        for tag, attrs, texts in self.elements:
+            if tag in ("td", "th") and "data-field" in attrs:
+                columns.setdefault(attrs["data-field"], []).append((attrs.get("data-value"), "".join(texts)))
+        return columns
+
+
+@pytest.fixture
+def parse():
+    """Parses a page; fails on elements that are not closed properly."""
+    return Page

@@ -1,0 +1,214 @@
+"""The command line as people meet it: in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from profiles import CPU
+from questprof.errors import Exit
+from questprof.model import SCHEMA_VERSION, Header
+from questprof.store import read_profile, seal
+
+SMALL = "sweep --device cpu --shape smollm2-135m --lengths 512,1k --budgets 256 --samples 3"
+
+
+def run(arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """`questprof ARGUMENTS` with compiled kernels (no interpreter) in `cwd`."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "questprof", *arguments.split()]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, env=environment, timeout=240, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A small CPU sweep without -o, and what it printed."""
+    cwd = tmp_path_factory.mktemp("swept")
+    return cwd, run(SMALL, cwd)
+
+
+def test_formula_json(tmp_path: Path) -> None:
+    done = run(
+        "formula --length 65536 --page-size 16 --budget 4096 --head-dim 128 --dtype fp16 "
+        "--kv-heads 1 --layers 1 --json",
+        tmp_path,
+    )
+    assert done.returncode == Exit.OK
+    wanted = {
+        "rho": 0.125,
+        "dense_bytes": 33554432,  # 2 x 256 B x 65536
+        "index_bytes": 2097152,  # 2 x 256 B x 4096
+        "selected_bytes": 2097152,  # 2 x 256 B x 256 x 16
+        "quest_bytes": 4194304,
+        "num_pages": 4096,
+        "num_selected": 256,
+    }
+    document = json.loads(done.stdout)
+    assert {name: document[name] for name in wanted} == wanted
+
+
+def test_formula_explain_and_list(tmp_path: Path) -> None:
+    explained = run("formula --length 64k --page-size 16 --budget 4096 --explain", tmp_path).stdout
+    assert "1/16 + 256/4096 = 0.125" in explained
+    listed = run("formula --list", tmp_path).stdout.splitlines()
+    assert [line[:4] for line in listed] == [f"({n:>2})" for n in range(1, 16)]
+
+
+def test_the_articles_16_gib(tmp_path: Path) -> None:
+    """32 layers x 32 heads x 32768 tokens x 2 x 256 B = 16 GiB."""
+    done = run("formula --shape llama-2-7b --length 32k --budget 2048 --json", tmp_path)
+    assert json.loads(done.stdout)["resident_cache_bytes"] == 16 << 30
+
+
+def test_sweep_writes_a_profile_and_a_page(swept: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    cwd, done = swept
+    assert done.returncode == Exit.OK, done.stderr
+    profile_path, page = (cwd / line for line in done.stdout.splitlines()[-2:])
+    assert profile_path.suffix == ".jsonl"
+    assert page.suffix == ".html"
+    assert profile_path.parent == cwd / "reports"
+    assert "CPU figures" in done.stdout.splitlines()[0]
+    assert "<html" in page.read_text()
+    profile = read_profile(profile_path)
+    # 2 lengths x (2 baselines + 1 budget x 2 kinds of data, as smollm2 shares KV heads)
+    assert len(profile.records) == 8
+    assert {record.status for record in profile.records} == {"ok"}
+    for record in profile.records:
+        assert all(len(samples) == 3 for samples in record.times_us.values())
+        assert {check.when for check in record.checks} == {"before", "after"}
+        assert record.calibration[0].samples_gb_s
+        assert record.timing.keys() == record.times_us.keys()
+    quest = next(r for r in profile.records if r.point.data == "shared")
+    assert quest.union_ratio == 1.0
+    assert set(quest.times_us) == {"append", "score", "select", "attend", "quest"}
+
+
+def test_quest_is_the_sum_of_its_stages_on_the_cpu(
+    swept: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    cwd, done = swept
+    profile = read_profile(cwd / done.stdout.splitlines()[-2])
+    for record in profile.records:
+        if record.point.policy == "quest":
+            stages = zip(*(record.times_us[stage] for stage in ("score", "select", "attend")), strict=True)
+            assert record.times_us["quest"] == pytest.approx([sum(parts) for parts in stages])
+
+
+def test_report_again_and_json(swept: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    cwd, done = swept
+    profile = done.stdout.splitlines()[-2]
+    again = run(f"report {profile} -o again.html", cwd)
+    assert again.returncode == Exit.OK
+    assert (cwd / "again.html").stat().st_size < 6e6
+    refused = run(f"report {profile} -o again.html", cwd)
+    assert refused.returncode == Exit.USAGE
+    assert "exists" in refused.stderr
+
+
+def test_resume_measures_only_what_is_missing(tmp_path: Path) -> None:
+    first = run(SMALL.replace("512,1k", "512") + " -o p.jsonl --json", tmp_path)
+    assert first.returncode == Exit.OK, first.stderr
+    assert len(json.loads(first.stdout)["rows"]) == 2
+    before = (tmp_path / "p.jsonl").read_bytes()
+    second = run(SMALL + " -o p.jsonl --resume", tmp_path)
+    assert second.returncode == Exit.OK, second.stderr
+    assert (tmp_path / "p.jsonl").read_bytes().startswith(before)
+    assert len(read_profile(tmp_path / "p.jsonl").records) == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        ("sweep --device cpu --shape llama-9", Exit.USAGE, "llama-2-7b"),
+        ("sweep --device cpu --lengths banana", Exit.USAGE, "whole number"),
+        ("sweep --device cpu --budgets 8", Exit.USAGE, "smaller than a page"),
+        ("sweep --device cpu --page-sizes 0", Exit.USAGE, "at least 1"),
+        ("sweep --device cpu --lengths 2k..1k", Exit.USAGE, "downward"),
+        ("sweep --device cpu --lengths 2k..100k", Exit.USAGE, "2k..128k"),
+        ("sweep --device cpu --dtype fp12", Exit.USAGE, "fp12"),
+        ("sweep --device cpu --backends magic", Exit.USAGE, "questprof, sdpa"),
+        ("sweep --device cpu --policies magic", Exit.USAGE, "quest-open"),
+        ("sweep --device tpu", Exit.USAGE, "cuda"),
+        ("sweep --device cpu --resume", Exit.USAGE, "-o"),
+        ("sweep --device cpu --page-sizes 256 --budgets 1k --lengths 1k", Exit.MACHINE, "1 to 128"),
+        ("sweep --device cpu --shape config.json", Exit.USAGE, "config.json"),
+        ("sweep --device cpu -o taken.jsonl", Exit.USAGE, "--force"),
+        ("report no.jsonl", Exit.USAGE, "cannot read"),
+        ("report newer.jsonl", Exit.USAGE, "schema version"),
+        ("report taken.jsonl", Exit.USAGE, "no questprof profile"),
+        ("formula --page-size 0", Exit.USAGE, "page"),
+        ("formula --budget 8", Exit.USAGE, "page"),
+        ("formula --length many", Exit.USAGE, "whole number"),
+        ("nonsense", Exit.USAGE, "nonsense"),
+    ],
+)
+def test_bad_input_is_one_screen_and_loses_nothing(
+    tmp_path: Path, arguments: str, status: Exit, says: str
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "taken.jsonl").write_text("mine")
+    newer = Header(SCHEMA_VERSION + 1, CPU, "questprof sweep", "2026-01-01T00:00:00+00:00")
+    (tmp_path / "newer.jsonl").write_bytes(seal(newer))
+    done = run(arguments, tmp_path)
+    assert done.returncode == status
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) < 25
+    assert (tmp_path / "taken.jsonl").read_text() == "mine"
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="with a GPU --device cuda is no error")
+def test_a_missing_gpu_is_the_machines_fault(tmp_path: Path) -> None:
+    done = run("sweep --device cuda", tmp_path)
+    assert done.returncode == Exit.MACHINE
+    assert "--device cpu" in done.stderr
+
+
+def test_help_is_fast_and_imports_no_torch(tmp_path: Path) -> None:
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        assert run("--help", tmp_path).returncode == Exit.OK
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.3
+    code = (
+        "import sys, questprof.cli\n"
+        "print(sorted({'torch', 'numpy', 'plotly', 'numba', 'triton'} & set(sys.modules)))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("arguments", ["formula --json", "report p.jsonl -o out.html"])
+def test_formula_and_report_import_no_torch(
+    swept: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, arguments: str
+) -> None:
+    cwd, done = swept
+    (tmp_path / "p.jsonl").write_bytes((cwd / done.stdout.splitlines()[-2]).read_bytes())
+    code = (
+        f"import sys; sys.argv[1:] = {arguments.split()!r}\n"
+        "from questprof.cli import app\n"
+        "try:\n    app()\nfinally:\n    assert 'torch' not in sys.modules"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_doctor(tmp_path: Path) -> None:
+    done = run("doctor --json", tmp_path)
+    assert done.returncode == Exit.OK
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert findings["torch"]["found"]
+    assert all(finding["fix"] for finding in findings.values() if not finding["found"])
+
+
+def test_version(tmp_path: Path) -> None:
+    assert run("--version", tmp_path).stdout.startswith("questprof ")
