@@ -15,6 +15,7 @@ LOAD_BYTES = 16  # the widest load of one thread
 WARP_SIZE = 32
 LEAST_SPLIT_SLOTS = 64  # no split of attention is planned for fewer token slots
 MAX_SPLITS = 128
+PROGRAMS_PER_WORKER = 2  # of attention, resident at once
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -112,7 +113,7 @@ class AttentionPlan:
 
 @dataclass(frozen=True)
 class AppendPlan:
-    """One program writes the new tokens of one page for one KV head."""
+    """One program writes the new tokens of one page (of every grid[0]-th touched page) for one KV head."""
 
     tile_slots: int
     num_warps: int
@@ -183,12 +184,12 @@ def plan_attention(
     head_programs = num_qo_heads if per_query_head else num_kv_heads
     heads_per_program = num_qo_heads // head_programs
     grouped = heads_per_program > 1
-    num_warps = num_warps or (8 if grouped and element_bytes == 4 else 4)
+    num_warps = num_warps or (4 if grouped and element_bytes == 2 else 8)
     tile_slots = next_power_of_2(page_size)
     tile_rows = max(1, num_warps * WARP_SIZE * LOAD_BYTES // (head_dim * element_bytes))
-    tile_tokens = tile_tokens or (128 // element_bytes if grouped else 8 * tile_rows)
+    tile_tokens = tile_tokens or (128 // element_bytes if grouped else 4 * tile_rows)
     programs = head_programs * max(1, batch_size)
-    wave = (2 if grouped else 4) * num_workers
+    wave = PROGRAMS_PER_WORKER * num_workers
     most = ceil_div(pages_per_request * tile_slots, LEAST_SPLIT_SLOTS)
     num_splits = num_splits or max(1, min(wave // programs, most, pages_per_request, MAX_SPLITS))
     return AttentionPlan(
@@ -207,8 +208,18 @@ def plan_attention(
 
 @lru_cache(maxsize=4096)
 def plan_append(
-    *, num_kv_heads: int, page_size: int, batch_size: int, max_new_tokens: int, num_warps: int = 4
+    *,
+    num_kv_heads: int,
+    page_size: int,
+    batch_size: int,
+    max_new_tokens: int,
+    max_pages: int = 0,
+    num_warps: int = 0,
 ) -> AppendPlan:
-    """Plan `append`: one program per page that new tokens can touch."""
+    """Plan `append`: one program per page that new tokens can touch, `max_pages` (above 0) at most."""
     pages = 1 + ceil_div(max(0, max_new_tokens - 1), page_size)
-    return AppendPlan(next_power_of_2(page_size), num_warps, (pages, num_kv_heads, max(1, batch_size)))
+    pages = min(pages, max_pages or pages)
+    tile_slots = next_power_of_2(page_size)
+    return AppendPlan(
+        tile_slots, num_warps or (4 if tile_slots <= 32 else 8), (pages, num_kv_heads, max(1, batch_size))
+    )

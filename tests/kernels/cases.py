@@ -167,7 +167,10 @@ def eager_attend(
     page_ids: torch.Tensor | None = None,
     select_indptr: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax attention in the dtype of `q` over gathered pages (all pages without ids): (out, lse)."""
+    """Softmax attention in the dtype of `q` over gathered pages (all pages without ids): (out, lse).
+
+    With q in kv_dtype it is eager code of that dtype; with q.float() a stricter yardstick for fp16 and bf16.
+    """
     group_size = q.shape[1] // case.keys.shape[1]
     out, lse = torch.zeros_like(q), torch.full_like(q[..., 0], float("-inf"))
     for request, num_pages in enumerate(case.cache.num_pages):
@@ -179,7 +182,8 @@ def eager_attend(
                 ids = page_ids[head, start:stop].tolist()
             rows = [row for page in ids for row in _rows(case.tokens(request, page))]
             if rows:
-                keys, values = case.keys[rows, head // group_size], case.values[rows, head // group_size]
+                keys = case.keys[rows, head // group_size].to(q.dtype)
+                values = case.values[rows, head // group_size].to(q.dtype)
                 logits = keys @ q[request, head] * q.shape[-1] ** -0.5
                 out[request, head] = logits.softmax(0) @ values
                 lse[request, head] = logits.logsumexp(0)
