@@ -261,16 +261,26 @@ class PagedCache:
         self._mirror()
 
     def roll_back(self, request: int, num_tokens: int) -> None:
-        """Drop the newest `num_tokens` of `request`; a tail page cut inside gets its box rescanned."""
+        """Drop the newest `num_tokens` of `request`; a tail page cut inside gets its box rescanned.
+
+        A shared tail page is copied first. Raises ValueError, with nothing changed, when the request has
+        fewer tokens or the copy finds no free page.
+        """
         entry = self._requests[request]
         if not 0 <= num_tokens <= entry.seq_len:
             raise ValueError(f"cannot drop {num_tokens} of {entry.seq_len} tokens")
-        entry.seq_len -= num_tokens
-        kept = -(-entry.seq_len // self.pool.page_size)
+        seq_len = entry.seq_len - num_tokens
+        kept = -(-seq_len // self.pool.page_size)
+        tail_len = _last_page_len(seq_len, self.pool.page_size)
+        cut = num_tokens > 0 and 0 < tail_len < self.pool.page_size
+        if cut and self.pool.is_shared(entry.pages[kept - 1]):
+            freed = sum(not self.pool.is_shared(page) for page in entry.pages[kept:])
+            if self.pool.num_free + freed == 0:
+                raise ValueError("a shared tail page must be copied and no page is free")
+        entry.seq_len = seq_len
         self.pool.release(entry.pages[kept:])
         del entry.pages[kept:]
-        tail_len = _last_page_len(entry.seq_len, self.pool.page_size)
-        if num_tokens and 0 < tail_len < self.pool.page_size:
+        if cut:
             self._own_tail(entry)
             tail = entry.pages[-1]
             self.pool.summary.rescan(tail, self.pool.k[tail, :, :tail_len])

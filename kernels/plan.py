@@ -15,7 +15,7 @@ LOAD_BYTES = 16  # the widest load of one thread
 WARP_SIZE = 32
 LEAST_SPLIT_SLOTS = 64  # no split of attention is planned for fewer token slots
 MAX_SPLITS = 128
-PROGRAMS_PER_WORKER = 2  # of attention, resident at once
+PROGRAMS_PER_WORKER = 2  # of attention, resident at once; one of a group, whose tiles wait in shared memory
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -129,13 +129,13 @@ def plan_score(
     max_pages: int,
     num_workers: int,
     tile_pages: int = 0,
-    num_warps: int = 4,
+    num_warps: int = 0,
     programs_per_worker: int = 8,
 ) -> ScorePlan:
     """Plan `score`: programs for one wave over the workers, which share the tiles evenly.
 
-    A request much shorter than `max_pages` gives most of its programs nothing to do. `tile_pages` above 0
-    overrides what the plan would choose.
+    A request much shorter than `max_pages` gives most of its programs nothing to do. `tile_pages` and
+    `num_warps` above 0 override what the plan would choose: every thread loads 16 bytes of min and of max.
     """
     heads = num_kv_heads * max(1, batch_size)
     wave = programs_per_worker * num_workers
@@ -143,6 +143,7 @@ def plan_score(
         tile_pages = 16 if head_dim <= 128 else 8
         while tile_pages > 4 and ceil_div(max_pages, tile_pages) * heads < wave // 2:
             tile_pages //= 2
+    num_warps = num_warps or max(1, min(4, tile_pages * head_dim * 2 // (WARP_SIZE * LOAD_BYTES)))
     tiles = max(1, ceil_div(max_pages, tile_pages))
     tiles_per_program = ceil_div(tiles, max(1, wave // heads))
     return ScorePlan(
@@ -184,12 +185,12 @@ def plan_attention(
     head_programs = num_qo_heads if per_query_head else num_kv_heads
     heads_per_program = num_qo_heads // head_programs
     grouped = heads_per_program > 1
-    num_warps = num_warps or (4 if grouped and element_bytes == 2 else 8)
+    num_warps = num_warps or 4
     tile_slots = next_power_of_2(page_size)
     tile_rows = max(1, num_warps * WARP_SIZE * LOAD_BYTES // (head_dim * element_bytes))
-    tile_tokens = tile_tokens or (128 // element_bytes if grouped else 4 * tile_rows)
+    tile_tokens = tile_tokens or (128 // element_bytes if grouped else 8 * tile_rows)
     programs = head_programs * max(1, batch_size)
-    wave = PROGRAMS_PER_WORKER * num_workers
+    wave = (1 if grouped else PROGRAMS_PER_WORKER) * num_workers
     most = ceil_div(pages_per_request * tile_slots, LEAST_SPLIT_SLOTS)
     num_splits = num_splits or max(1, min(wave // programs, most, pages_per_request, MAX_SPLITS))
     return AttentionPlan(
@@ -221,5 +222,5 @@ def plan_append(
     pages = min(pages, max_pages or pages)
     tile_slots = next_power_of_2(page_size)
     return AppendPlan(
-        tile_slots, num_warps or (4 if tile_slots <= 32 else 8), (pages, num_kv_heads, max(1, batch_size))
+        tile_slots, num_warps or (4 if tile_slots <= 16 else 8), (pages, num_kv_heads, max(1, batch_size))
     )

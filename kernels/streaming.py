@@ -18,9 +18,10 @@ PROGRAMS_PER_WORKER = 8
 
 
 @triton.jit
-def read_kernel(words, checksums, num_words, TILE: tl.constexpr):
+def read_kernel(words, checksums, num_vectors, TILE: tl.constexpr):
     """One program: the exclusive or of every grid[0]-th tile of TILE 32-bit words."""
     lane = tl.arange(0, TILE)
+    num_words = tl.cast(num_vectors, tl.int64) * 4
     total = tl.zeros([TILE], tl.int32)
     stride = tl.num_programs(0).to(tl.int64) * TILE
     for first in range(tl.program_id(0).to(tl.int64) * TILE, num_words, stride):
@@ -50,5 +51,5 @@ def read(buffer: torch.Tensor, out: torch.Tensor) -> None:
         raise ValueError(f"out is on {out.device}, the buffer on {buffer.device}")
     words = buffer.view(-1).view(torch.int32)
     read_kernel[(len(out),)](
-        words, out.view(torch.int32), words.numel(), TILE=TILE_WORDS, num_warps=NUM_WARPS
+        words, out.view(torch.int32), words.numel() // 4, TILE=TILE_WORDS, num_warps=NUM_WARPS
     )

@@ -16,6 +16,8 @@ from questprof.errors import QuestprofError
 from questprof.model import Data, Point, Shape, shape_presets, validate_shape
 from questprof.units import format_count, parse_count
 
+MAX_PAGE_SIZE = 128
+
 CHOICES: dict[str, tuple[str, ...]] = {
     "backend": ("questprof", "sdpa"),
     "policy": ("quest", "quest-open"),
@@ -181,8 +183,14 @@ def _positive(config: dict[str, Any], key: str) -> int:
     return value
 
 
-def check_budgets(budgets: Sequence[int], page_sizes: Sequence[int]) -> None:
-    """QuestprofError when a budget holds no whole page."""
+def check_pages(budgets: Sequence[int], page_sizes: Sequence[int]) -> None:
+    """QuestprofError when a page is larger than the cache takes, or a budget holds no whole page."""
+    if max(page_sizes) > MAX_PAGE_SIZE:
+        raise QuestprofError(
+            f"page size {max(page_sizes)}",
+            f"the paged cache takes pages of 1 to {MAX_PAGE_SIZE} tokens",
+            f"Give page sizes up to {MAX_PAGE_SIZE}.",
+        )
     if min(budgets) < max(page_sizes):
         raise QuestprofError(
             f"budget {min(budgets)} with page size {max(page_sizes)}",
@@ -204,7 +212,7 @@ def check_names(text: str, what: str) -> tuple[str, ...]:
 
 def plan_blocks(grid: Grid) -> tuple[Block, ...]:
     """The blocks of `grid`, shortest first."""
-    check_budgets(grid.budgets, grid.page_sizes)
+    check_pages(grid.budgets, grid.page_sizes)
     return tuple(
         Block(_block_points(grid, shape, batch, page, length))
         for shape in grid.shapes

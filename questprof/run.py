@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,7 +85,9 @@ def run_sweep(
     """Measure every block and return the profile, which is on disk record by record."""
     environment = capture(device)
     console.print(_opening(environment), highlight=False)
-    measured, machine = _machine(environment, num_samples)
+    with console.status("measuring the streaming-read ceiling"):
+        measured, machine = _machine(environment, num_samples)
+    console.print(_ceiling_line(measured), highlight=False)
     header = Header(
         schema_version=SCHEMA_VERSION,
         environment=environment,
@@ -125,6 +128,15 @@ def _opening(environment: Environment) -> str:
         f"{'threads' if environment.device == 'cpu' else 'SMs'}, "
         f"last-level cache {format_bytes(cache) if cache else 'unknown'}"
     )
+
+
+def _ceiling_line(measured: Sequence[Ceiling]) -> str:
+    """The ceiling every floor is worked out from, before anything is measured against it."""
+    medians = [(statistics.median(ceiling.samples_gb_s), ceiling) for ceiling in measured]
+    if not medians:
+        return "no streaming-read ceiling: no buffer fits"
+    best, ceiling = max(medians, key=lambda pair: pair[0])
+    return f"largest streaming read {best:.4g} GB/s ({ceiling.name}, {format_bytes(ceiling.num_bytes)})"
 
 
 def _weight(block: Block) -> float:

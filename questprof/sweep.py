@@ -24,6 +24,9 @@ from questprof.timing import Candidate, Executor, Timed
 from questprof.units import format_bytes
 from questprof.workload import cache_bytes, make_cache, make_pool, make_query
 
+FILLER = "questprof"
+"""The backend whose append fills the caches."""
+
 USABLE_SHARE = 0.8
 """Share of the available memory a block may plan for; the rest is for scratch, checks and others."""
 
@@ -52,10 +55,11 @@ class _Running:
 def run_block(block: Block, machine: Machine, done: frozenset[str] = frozenset()) -> Iterator[Record]:
     """Records of the block's points that are not in `done` (point ids), baselines first."""
     points = [point for point in block.points if point.point_id not in done]
-    backends = {name: load(name, machine.environment.device) for name in {p.backend for p in points}}
+    names = {FILLER, *(point.backend for point in points)}
+    backends = {name: load(name, machine.environment.device) for name in names}
     able = []
     for point in points:
-        reason = backends[point.backend].why_not(point)
+        reason = backends[point.backend].why_not(point) or backends[FILLER].why_not(point)
         if reason:
             yield _record(point, machine, "unavailable", reason)
         else:
@@ -120,10 +124,9 @@ def _measure(points: Sequence[Point], backends: dict[str, Backend], machine: Mac
 
 def _bind_all(points: Sequence[Point], backends: dict[str, Backend], machine: Machine) -> list[_Running]:
     """Fill the rotation's caches once and bind every point to as many of them as it needs."""
-    filler = load("questprof", machine.environment.device)
     sizes = [_rotation_size(point, machine) for point in points]
     pool = make_pool(points[0], max(sizes), machine.environment.num_workers)
-    caches = [make_cache(points[0], pool, filler, index) for index in range(max(sizes))]
+    caches = [make_cache(points[0], pool, backends[FILLER], index) for index in range(max(sizes))]
     running = []
     for point, size in zip(points, sizes, strict=True):
         rotation = [

@@ -15,6 +15,7 @@ def _has_gpu() -> bool:
 
 if not _has_gpu():
     os.environ["TRITON_INTERPRET"] = "1"
+    import questprof_kernels.interpreter  # noqa: F401
 
 import pytest  # noqa: E402
 

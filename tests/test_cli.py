@@ -136,7 +136,7 @@ def test_resume_measures_only_what_is_missing(tmp_path: Path) -> None:
         ("sweep --device cpu --policies magic", Exit.USAGE, "quest-open"),
         ("sweep --device tpu", Exit.USAGE, "cuda"),
         ("sweep --device cpu --resume", Exit.USAGE, "-o"),
-        ("sweep --device cpu --page-sizes 256 --budgets 1k --lengths 1k", Exit.MACHINE, "1 to 128"),
+        ("sweep --device cpu --page-sizes 256 --budgets 1k --lengths 1k", Exit.USAGE, "1 to 128"),
         ("sweep --device cpu --shape config.json", Exit.USAGE, "config.json"),
         ("sweep --device cpu -o taken.jsonl", Exit.USAGE, "--force"),
         ("report no.jsonl", Exit.USAGE, "cannot read"),

@@ -140,8 +140,8 @@ def test_what_a_backend_cannot_do_is_unavailable() -> None:
     ragged = msgspec.structs.replace(SDPA, batch_size=2, seq_lens=(200, 100))
     odd = msgspec.structs.replace(QUEST, shape=msgspec.structs.replace(SHAPE, head_dim=96))
     narrow = msgspec.structs.replace(QUEST, shape=msgspec.structs.replace(SHAPE, summary_dtype="fp16"))
-    records = _run(ragged, odd, narrow)
-    assert [r.status for r in records] == ["unavailable"] * 3
+    records = _run(ragged, odd, narrow, msgspec.structs.replace(odd, backend="sdpa", policy="dense"))
+    assert [r.status for r in records] == ["unavailable"] * 4
     assert ["one length" in records[0].reason, "96" in records[1].reason, "exactly" in records[2].reason] == [
         True
     ] * 3

@@ -1,0 +1,723 @@
+"""Compiled code of the CPU stages; `cpu.py` launches it.
+
+fp32 is native. numba has no 16-bit floats: fp16 enters as uint16 and bf16 as int16 arrays of bits, so that
+the array's type picks the conversion; numbers are widened in registers and everything accumulates in fp32.
+Tensors enter flat, with strides in elements. The loops over head_dim are vector instructions written out,
+LANES numbers at a time, which LLVM fits to the machine; numba compiles the rest.
+
+All of it stays in this one file, because numba's cache on disk sees no changes in others. Arguments that
+recur: `cached` (k, v, block_table, kv_indptr, last_page_len) as they lie in the pool and the cache, and
+`shape` (num_kv_heads, page_size, head_dim).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import prange, types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+from numba.np.arrayobj import make_array
+
+LANES = 16  # fp32 numbers of a vector, and tokens of one softmax step
+ROWS = 2  # rows multiplied side by side: independent sums, and one load of q for all
+CHUNK = 64  # head_dim is a multiple of it
+BOXES_AHEAD = 8  # boxes between the one being read and the one being prefetched
+LOG2_E = math.log2(math.e)
+FAST = {"reassoc", "contract", "nsz"}  # never nnan or ninf: NaN and -inf carry meaning
+
+_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_VECTOR = ir.VectorType(_F32, LANES)
+
+
+def _jit(**options: object) -> Callable[[Callable], Callable]:
+    """numba.njit, cached on disk where numba finds a folder it may write."""
+
+    def decorate(function: Callable) -> Callable:
+        try:
+            return numba.njit(cache=True, **options)(function)
+        except RuntimeError:
+            return numba.njit(**options)(function)
+
+    return decorate
+
+
+# --- vector instructions ---------------------------------------------------------------------------------
+
+
+def _splat(kind: ir.Type, number: float) -> ir.Constant:
+    """`number` as a constant of `kind`, in every lane of a vector."""
+    return ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number)
+
+
+def _widen(builder: ir.IRBuilder, raw: ir.Value, dtype: types.Type) -> ir.Value:
+    """fp32 of a stored number or vector of them.
+
+    fp16: sign and exponent move to their fp32 places and the product with 2**112 makes up for the other
+    bias, subnormals included; the top exponent (infinity, NaN) is set apart.
+    """
+    if dtype == types.float32:
+        return raw
+    vector = isinstance(raw.type, ir.VectorType)
+    whole, real = (ir.VectorType(_I32, LANES), _VECTOR) if vector else (_I32, _F32)
+    high = builder.shl(builder.zext(raw, whole), _splat(whole, 16))
+    if dtype == types.int16:
+        return builder.bitcast(high, real)
+    moved = builder.and_(builder.ashr(high, _splat(whole, 3)), _splat(whole, 0x8FFFE000))
+    scaled = builder.fmul(builder.bitcast(moved, real), _splat(real, 2.0**112))
+    scaled = builder.bitcast(scaled, whole)
+    top = builder.and_(moved, _splat(whole, 0x0F800000))
+    special = builder.icmp_unsigned("==", top, _splat(whole, 0x0F800000))
+    special_bits = builder.or_(scaled, _splat(whole, 0x7F800000))
+    return builder.bitcast(builder.select(special, special_bits, scaled), real)
+
+
+class _Vectors:
+    """Writes vector instructions on the arrays of one intrinsic's signature."""
+
+    def __init__(self, context: object, builder: ir.IRBuilder, signature: object, args: tuple) -> None:
+        self.context, self.builder = context, builder
+        self.arrays = dict(zip(args, signature.args, strict=True))
+
+    def pointer(self, array: ir.Value, index: ir.Value) -> ir.Value:
+        """Address of array[index]."""
+        data = make_array(self.arrays[array])(self.context, self.builder, array).data
+        return self.builder.gep(data, [index])
+
+    def number(self, array: ir.Value, index: ir.Value) -> ir.Value:
+        """array[index] as it is stored."""
+        return self.builder.load(self.pointer(array, index))
+
+    def load(self, array: ir.Value, index: ir.Value) -> ir.Value:
+        """array[index : index + LANES] as fp32."""
+        pointer = self.pointer(array, index)
+        stored = pointer.type.pointee
+        vector = self.builder.bitcast(pointer, ir.VectorType(stored, LANES).as_pointer())
+        width = 4 if stored == _F32 else 2
+        return _widen(self.builder, self.builder.load(vector, align=width), self.arrays[array].dtype)
+
+    def store(self, array: ir.Value, index: ir.Value, vector: ir.Value) -> None:
+        """Make array[index : index + LANES] = vector, fp32."""
+        pointer = self.builder.bitcast(self.pointer(array, index), _VECTOR.as_pointer())
+        self.builder.store(vector, pointer, align=4)
+
+    def prefetch(self, array: ir.Value, index: ir.Value) -> None:
+        """Ask for the cache line of array[index], to the second level."""
+        byte = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
+        function = self.builder.module.declare_intrinsic("llvm.prefetch", (byte,), kind)
+        address = self.builder.bitcast(self.pointer(array, index), byte)
+        self.builder.call(function, [address, _I32(0), _I32(2), _I32(1)])
+
+    def lines_at(self, array: ir.Value, lane: int) -> bool:
+        """Whether a 64-byte line of `array` begins at element `lane` of an aligned row."""
+        return lane * self.arrays[array].dtype.bitwidth % 512 == 0
+
+    def add_product(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """Return a * b + c, fused where the machine can."""
+        product = self.builder.fmul(a, b, flags=("contract",))
+        return self.builder.fadd(product, c, flags=("contract",))
+
+    def broadcast(self, number: ir.Value) -> ir.Value:
+        """`number` in every lane."""
+        blank = ir.Constant(_VECTOR, ir.Undefined)
+        first = self.builder.insert_element(blank, number, _I32(0))
+        return self.builder.shuffle_vector(first, blank, _splat(ir.VectorType(_I32, LANES), 0))
+
+    def fold(self, vector: ir.Value, join: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
+        """One number from all lanes: halves joined until one lane is left."""
+        half = LANES // 2
+        while half:
+            lanes = ir.VectorType(_I32, half)
+            low, high = (ir.Constant(lanes, list(range(i, i + half))) for i in (0, half))
+            low, high = (self.builder.shuffle_vector(vector, vector, index) for index in (low, high))
+            vector = join(low, high)
+            half //= 2
+        return self.builder.extract_element(vector, _I32(0))
+
+    def larger(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """The larger of a and b lane by lane; b where either is NaN."""
+        return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
+
+    def chunks(self, head_dim: ir.Value) -> object:
+        """A loop over head_dim in steps of CHUNK."""
+        return cgutils.for_range_slice(self.builder, _I64(0), head_dim, _I64(CHUNK), _I64)
+
+
+@intrinsic
+def _dot_rows(typing, q, q_at, k, rows, at, offset, ahead, ahead_offset, head_dim):
+    """Dot products of q with ROWS rows of k from rows[at] on, at offset; prefetches the rows at `ahead`."""
+    indices = [types.intp] * 5
+    signature = types.UniTuple(types.float32, ROWS)(q, types.intp, k, rows, *indices)
+
+    def codegen(context, builder, signature, args):
+        q, q_at, k, rows, at, offset, ahead, ahead_offset, head_dim = args
+        lanes = _Vectors(context, builder, signature, args)
+        here = [builder.add(lanes.number(rows, builder.add(at, _I64(j))), offset) for j in range(ROWS)]
+        later = [
+            builder.add(lanes.number(rows, builder.add(ahead, _I64(j))), ahead_offset) for j in range(ROWS)
+        ]
+        sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(ROWS)]
+        for total in sums:
+            builder.store(_splat(_VECTOR, 0.0), total)
+        with lanes.chunks(head_dim) as (chunk, _):
+            for lane in range(0, CHUNK, LANES):
+                column = builder.add(chunk, _I64(lane))
+                q_lanes = lanes.load(q, builder.add(q_at, column))
+                for row, next_row, total in zip(here, later, sums, strict=True):
+                    if lanes.lines_at(k, lane):
+                        lanes.prefetch(k, builder.add(next_row, column))
+                    k_lanes = lanes.load(k, builder.add(row, column))
+                    builder.store(lanes.add_product(q_lanes, k_lanes, builder.load(total)), total)
+        folded = [lanes.fold(builder.load(total), builder.fadd) for total in sums]
+        return context.make_tuple(builder, signature.return_type, folded)
+
+    return signature, codegen
+
+
+def _row_adder(count: int) -> Callable:
+    """acc[acc_at:] += sum of weights[w + j] * v[row j] over `count` rows from rows[at] on; prefetching."""
+
+    def codegen(context, builder, signature, args):
+        acc, acc_at, weights, w, v, rows, at, offset, ahead, ahead_offset, head_dim = args
+        lanes = _Vectors(context, builder, signature, args)
+        here = [builder.add(lanes.number(rows, builder.add(at, _I64(j))), offset) for j in range(count)]
+        later = [
+            builder.add(lanes.number(rows, builder.add(ahead, _I64(j))), ahead_offset) for j in range(count)
+        ]
+        factors = [lanes.broadcast(lanes.number(weights, builder.add(w, _I64(j)))) for j in range(count)]
+        with lanes.chunks(head_dim) as (chunk, _):
+            for lane in range(0, CHUNK, LANES):
+                column = builder.add(chunk, _I64(lane))
+                total = lanes.load(acc, builder.add(acc_at, column))
+                for row, next_row, factor in zip(here, later, factors, strict=True):
+                    if lanes.lines_at(v, lane):
+                        lanes.prefetch(v, builder.add(next_row, column))
+                    total = lanes.add_product(factor, lanes.load(v, builder.add(row, column)), total)
+                lanes.store(acc, builder.add(acc_at, column), total)
+        return context.get_dummy_value()
+
+    def typing(typing, acc, acc_at, weights, w, v, rows, at, offset, ahead, ahead_offset, head_dim):
+        i = types.intp
+        return types.void(acc, i, weights, i, v, rows, i, i, i, i, i), codegen
+
+    return intrinsic(typing)
+
+
+_add_rows = _row_adder(ROWS)
+_add_row = _row_adder(1)
+
+
+@intrinsic
+def _box_bound(typing, q, q_at, boxes, at, ahead, head_dim):
+    """Sum over d of max(q * min, q * max), equation (3), for the box at `at`; prefetches that at `ahead`."""
+    signature = types.float32(q, types.intp, boxes, types.intp, types.intp, types.intp)
+
+    def codegen(context, builder, signature, args):
+        q, q_at, boxes, at, ahead, head_dim = args
+        lanes = _Vectors(context, builder, signature, args)
+        total = cgutils.alloca_once(builder, _VECTOR)
+        builder.store(_splat(_VECTOR, 0.0), total)
+        with lanes.chunks(head_dim) as (chunk, _):
+            for lane in range(0, CHUNK, LANES):
+                column = builder.add(chunk, _I64(lane))
+                q_lanes = lanes.load(q, builder.add(q_at, column))
+                bounds = []
+                for start, later in ((at, ahead), (builder.add(at, head_dim), builder.add(ahead, head_dim))):
+                    if lanes.lines_at(boxes, lane):
+                        lanes.prefetch(boxes, builder.add(later, column))
+                    bounds.append(builder.fmul(q_lanes, lanes.load(boxes, builder.add(start, column))))
+                low, high = bounds
+                larger = builder.select(builder.fcmp_unordered("uno", low, low), low, lanes.larger(low, high))
+                builder.store(builder.fadd(larger, builder.load(total)), total)
+        return lanes.fold(builder.load(total), builder.fadd)
+
+    return signature, codegen
+
+
+@intrinsic
+def _largest(typing, numbers, at):
+    """The largest of numbers[at : at + LANES], fp32; NaN may be left out."""
+
+    def codegen(context, builder, signature, args):
+        lanes = _Vectors(context, builder, signature, args)
+        return lanes.fold(lanes.load(*args), lanes.larger)
+
+    return types.float32(numbers, types.intp), codegen
+
+
+@intrinsic
+def _load(typing, array, index):
+    """array[index] as fp32."""
+
+    def codegen(context, builder, signature, args):
+        lanes = _Vectors(context, builder, signature, args)
+        return _widen(builder, lanes.number(*args), signature.args[0].dtype)
+
+    return types.float32(array, types.intp), codegen
+
+
+@intrinsic
+def _bits(typing, number):
+    """The bits of an fp32 number as int32."""
+    return types.int32(types.float32), lambda context, builder, sig, args: builder.bitcast(args[0], _I32)
+
+
+@intrinsic
+def _number(typing, bits):
+    """The fp32 number of these 32 bits."""
+    return types.float32(types.int32), lambda context, builder, sig, args: builder.bitcast(args[0], _F32)
+
+
+# --- rounding to the stored dtype ------------------------------------------------------------------------
+
+
+@_jit()
+def _fp16_bits(number):
+    """Bits of the nearest fp16, ties to even."""
+    bits = np.int64(_bits(number)) & 0xFFFFFFFF
+    sign = (bits >> 16) & 0x8000
+    size = bits & 0x7FFFFFFF
+    if size > 0x7F800000:
+        return sign | 0x7E00
+    if (
+        size < 0x38800000
+    ):  # below 2**-14: beside 0.5 the last place of an fp32 is 2**-24, that of a subnormal fp16
+        beside = _bits(_number(np.int32(size)) + np.float32(0.5))
+        return sign | (beside - _bits(np.float32(0.5)))
+    rounded = (size + 0xFFF + ((size >> 13) & 1) - (112 << 23)) >> 13
+    return sign | min(rounded, 0x7C00)
+
+
+@_jit()
+def _bf16_bits(number):
+    """Bits of the nearest bf16, ties to even."""
+    bits = np.int64(_bits(number)) & 0xFFFFFFFF
+    if bits & 0x7FFFFFFF > 0x7F800000:
+        return (bits >> 16) | 0x40
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+
+
+def _store(array, index, number):
+    """array[index] = number, rounded to what the array holds."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(_store)
+def _store_of(array, index, number):
+    def store_fp32(array, index, number):
+        array[index] = number
+
+    def store_fp16(array, index, number):
+        array[index] = np.uint16(_fp16_bits(number))
+
+    def store_bf16(array, index, number):
+        array[index] = np.int16(_bf16_bits(number))
+
+    return {types.float32: store_fp32, types.uint16: store_fp16, types.int16: store_bf16}[array.dtype]
+
+
+# --- attention: attend and dense -------------------------------------------------------------------------
+
+
+@_jit()
+def _share(count, turn, num_shares):
+    """The turn's part [start, stop) of range(count), cut into num_shares nearly equal parts."""
+    turn = turn % num_shares
+    return count * turn // num_shares, count * (turn + 1) // num_shares
+
+
+@_jit(fastmath={"contract"})
+def _exp2(x):
+    """2**x for x <= 0 or NaN, within 2 units in the last place; 0 below 2**-126."""
+    small = x < np.float32(-126.0)
+    clipped = np.float32(-126.0) if small else x
+    shifted = clipped + np.float32(12582912.0)  # 1.5 * 2**23: the last bits now hold the nearest whole number
+    rest = clipped - (shifted - np.float32(12582912.0))
+    power = np.float32(1.535336188e-4)
+    power = power * rest + np.float32(1.339887440e-3)
+    power = power * rest + np.float32(9.618437357e-3)
+    power = power * rest + np.float32(5.550332471e-2)
+    power = power * rest + np.float32(2.402264791e-1)
+    power = power * rest + np.float32(6.931472028e-1)
+    power = power * rest + np.float32(1.0)
+    scale = _number(np.int32((_bits(shifted) + np.int32(127)) << np.int32(23)))
+    return np.float32(0.0) if small else power * scale
+
+
+@_jit()
+def _fill_rows(rows, at, ids, ids_at, i, slot, stop, r, cached, shape):
+    """Put the offsets in K and V of the next LANES tokens of request r's pages i..stop into rows[at:].
+
+    Pages are ids[ids_at + i], or i itself where ids_at < 0; `slot` is page i's first token still to come.
+    Returns (tokens found, i, slot) to go on from. Places past the last token repeat it, to be safe to read.
+    """
+    _, _, block_table, kv_indptr, last_page_len = cached
+    num_heads, page_size, head_dim = shape
+    first, last = np.int64(kv_indptr[r]), np.int64(kv_indptr[r + 1])
+    count = np.int64(0)
+    while count < LANES and i < stop:
+        logical = i if ids_at < 0 else np.int64(ids[ids_at + i])
+        page_len = np.int64(last_page_len[r]) if first + logical + 1 == last else page_size
+        taken = min(page_len - slot, LANES - count)
+        row = (np.int64(block_table[first + logical]) * num_heads * page_size + slot) * head_dim
+        for t in range(taken):
+            rows[at + count + t] = row + t * head_dim
+        count += taken
+        slot += taken
+        if slot >= page_len:
+            i += 1
+            slot = np.int64(0)
+    if count > 0:
+        for t in range(count, LANES):
+            rows[at + t] = rows[at + count - 1]
+    return count, i, slot
+
+
+@_jit(fastmath=FAST)
+def _attend_rows(q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, acc_at, state):
+    """One step of the online softmax (equation (6)): `count` <= LANES tokens.
+
+    `here`: (their place in rows, offset of the head in a page); `ahead`: the same of the rows to prefetch.
+    The weighted sum of V grows at acc[acc_at:], the running maximum and the sum of weights at acc[state:].
+    """
+    k, v = kv
+    at, offset = here
+    next_at, next_offset = ahead
+    for t in range(0, count, ROWS):
+        dots = _dot_rows(q, q_at, k, rows, at + t, offset, next_at + t, next_offset, head_dim)
+        for j in range(ROWS):
+            weights[t + j] = dots[j]
+    for t in range(count, LANES):
+        weights[t] = -np.inf
+    old = acc[state]
+    top = _largest(weights, 0)
+    top = top if top > old else old
+    shift = top if top > -np.inf else np.float32(0.0)
+    if top > old:
+        shrink = _exp2(old - shift)
+        for d in range(head_dim):
+            acc[acc_at + d] *= shrink
+        acc[state] = top
+        acc[state + 1] *= shrink
+    total = np.float32(0.0)
+    for t in range(LANES):
+        weight = _exp2(weights[t] - shift)
+        weights[t] = weight
+        total += weight
+    acc[state + 1] += total
+    t = np.int64(0)
+    while t + ROWS <= count:
+        _add_rows(acc, acc_at, weights, t, v, rows, at + t, offset, next_at + t, next_offset, head_dim)
+        t += ROWS
+    while t < count:
+        _add_row(acc, acc_at, weights, t, v, rows, at + t, offset, next_at + t, next_offset, head_dim)
+        t += 1
+
+
+@_jit()
+def _attend_pages(q, heads, group_size, ids, ids_at, span, r, cached, shape, acc, row, states, work):
+    """Query heads heads[0]..heads[1] of request r over its pages span[0]..span[1], into partials `row` on.
+
+    Tile by tile of LANES tokens, all heads in turn, so that pages are read in the order in which they lie;
+    while one head works, the next one's rows, or the first one's of the next tile, are prefetched.
+    """
+    kv = cached[0], cached[1]
+    head_dim, stride = shape[2], shape[1] * shape[2]
+    rows, weights = work
+    i, stop = span
+    at, slot = np.int64(0), np.int64(0)  # a literal 0 would make numba compile _fill_rows twice
+    count, i, slot = _fill_rows(rows, at, ids, ids_at, i, slot, stop, r, cached, shape)
+    while count > 0:
+        other = LANES - at
+        later, i, slot = _fill_rows(rows, other, ids, ids_at, i, slot, stop, r, cached, shape)
+        for head in range(heads[0], heads[1]):
+            here = at, head // group_size * stride
+            ahead = here
+            if head + 1 < heads[1]:
+                ahead = at, (head + 1) // group_size * stride
+            elif later > 0:
+                ahead = other, heads[0] // group_size * stride
+            place = row + head - heads[0]
+            _attend_rows(
+                q,
+                (head - heads[0]) * head_dim,
+                kv,
+                rows,
+                count,
+                here,
+                ahead,
+                head_dim,
+                weights,
+                acc,
+                place * head_dim,
+                states + 2 * place,
+            )
+        at, count = other, later
+
+
+@_jit()
+def _attend_unit(unit, q, q_strides, pages, cached, shape, group_size, scale, num_splits, num_heads, acc):
+    """One split of every request for num_heads query heads: (output, max, sum) into acc."""
+    ids, ids_stride, indptr = pages
+    batch_size, num_qo_heads, head_dim = len(indptr) - 1, shape[0] * group_size, shape[2]
+    states = batch_size * num_splits * num_qo_heads * head_dim
+    split, head = unit % num_splits, unit // num_splits * num_heads
+    work = np.empty(2 * LANES, np.int64), np.empty(LANES, np.float32)
+    scaled_q = np.empty(num_heads * head_dim, np.float32)
+    for r in range(batch_size):
+        row = (r * num_splits + split) * num_qo_heads + head
+        acc[row * head_dim : (row + num_heads) * head_dim] = 0.0
+        for h in range(num_heads):
+            acc[states + 2 * (row + h)] = -np.inf
+            acc[states + 2 * (row + h) + 1] = 0.0
+            for d in range(head_dim):
+                index = r * q_strides[0] + (head + h) * q_strides[1] + d * q_strides[2]
+                scaled_q[h * head_dim + d] = _load(q, index) * scale
+        span = _share(np.int64(indptr[r + 1]) - indptr[r], split + r, num_splits)
+        ids_at = head * ids_stride + indptr[r] if ids_stride >= 0 else np.int64(-1)
+        heads = head, head + num_heads
+        _attend_pages(
+            scaled_q, heads, group_size, ids, ids_at, span, r, cached, shape, acc, row, states, work
+        )
+
+
+@_jit()
+def _merge_row(row, num_splits, num_qo_heads, head_dim, acc, out, out_strides, lse):
+    """Join the splits of one (request, query head) into out and lse."""
+    r, head = row // num_qo_heads, row % num_qo_heads
+    first = r * num_splits * num_qo_heads + head
+    states = len(lse) * num_splits * head_dim
+    top, total = np.float32(-np.inf), np.float32(0.0)
+    for split in range(num_splits):
+        part = acc[states + 2 * (first + split * num_qo_heads)]
+        top = part if part > top else top
+    shift = top if top > -np.inf else np.float32(0.0)
+    for split in range(num_splits):
+        state = states + 2 * (first + split * num_qo_heads)
+        acc[state] = _exp2(acc[state] - shift)
+        total += acc[state + 1] * acc[state]
+    for d in range(head_dim):
+        number = np.float32(0.0)
+        for split in range(num_splits):
+            part = first + split * num_qo_heads
+            number += acc[part * head_dim + d] * acc[states + 2 * part]
+        number = np.float32(0.0) if total == 0.0 else number / total
+        _store(out, r * out_strides[0] + head * out_strides[1] + d * out_strides[2], number)
+    lse[row] = -np.inf if total == 0.0 else shift / LOG2_E + math.log(total)
+
+
+@_jit()
+def out_of_range(ids, ids_stride, num_heads, indptr, kv_indptr):
+    """Whether a page id is negative or past its request's pages."""
+    bad = False
+    for head in range(num_heads):
+        for r in range(len(indptr) - 1):
+            num_pages = kv_indptr[r + 1] - kv_indptr[r]
+            for i in range(head * ids_stride + indptr[r], head * ids_stride + indptr[r + 1]):
+                bad |= ids[i] < 0 or ids[i] >= num_pages
+    return bad
+
+
+@_jit(parallel=True)
+def attend_pages(
+    q, q_strides, pages, cached, shape, group_size, scale, num_splits, num_heads, acc, out, out_strides, lse
+):
+    """Attention over listed pages or all: partials of every unit of num_heads query heads, then the merge.
+
+    `pages`: (ids, their row stride, indptr of the requests), with row stride -1 for all pages.
+    """
+    num_qo_heads = shape[0] * group_size
+    for unit in prange(num_qo_heads // num_heads * num_splits):
+        i = np.int64(unit)
+        _attend_unit(i, q, q_strides, pages, cached, shape, group_size, scale, num_splits, num_heads, acc)
+    for row in prange(len(lse)):
+        _merge_row(np.int64(row), num_splits, num_qo_heads, shape[2], acc, out, out_strides, lse)
+
+
+# --- score -----------------------------------------------------------------------------------------------
+
+
+@_jit()
+def _score_unit(
+    unit, num_shares, q, q_strides, boxes, num_pages, cached, shape, group_size, scores, row_stride
+):
+    """One KV head's boxes of a share of every request's pages, against the head's group of queries."""
+    _, _, block_table, kv_indptr, _ = cached
+    head_dim = shape[2]
+    kv_head, share = unit // num_shares, unit % num_shares
+    wide_q = np.empty(group_size * head_dim, np.float32)
+    for r in range(len(kv_indptr) - 1):
+        first, last = np.int64(kv_indptr[r]), np.int64(kv_indptr[r + 1])
+        start, stop = _share(last - first, share + r, num_shares)
+        for g in range(group_size):
+            for d in range(head_dim):
+                index = r * q_strides[0] + (kv_head * group_size + g) * q_strides[1] + d * q_strides[2]
+                wide_q[g * head_dim + d] = _load(q, index)
+        for page in range(first + start, first + stop):
+            later = min(page + BOXES_AHEAD, last - 1)
+            at = (kv_head * num_pages + np.int64(block_table[page])) * 2 * head_dim
+            ahead = (kv_head * num_pages + np.int64(block_table[later])) * 2 * head_dim
+            for g in range(group_size):
+                bound = _box_bound(wide_q, g * head_dim, boxes, at, ahead, head_dim)
+                scores[(kv_head * group_size + g) * row_stride + page] = bound
+
+
+@_jit(parallel=True)
+def score_pages(num_shares, q, q_strides, boxes, num_pages, cached, shape, group_size, scores, row_stride):
+    """Bounds of every (query head, page)."""
+    for unit in prange(shape[0] * num_shares):
+        i = np.int64(unit)
+        _score_unit(
+            i, num_shares, q, q_strides, boxes, num_pages, cached, shape, group_size, scores, row_stride
+        )
+
+
+# --- select ----------------------------------------------------------------------------------------------
+
+
+@_jit()
+def _ordered(bits):
+    """An int32 that orders as the fp32 numbers of these bits do; applied twice it gives the bits back."""
+    return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
+@_jit()
+def _count_below(scores, bound):
+    """How many scores are < bound; NaN is not. (Loops over an index in uint32 become vector instructions.)"""
+    count = np.uint32(0)
+    for i in range(len(scores)):
+        count = np.uint32(count + np.uint32(scores[i] < bound))
+    return np.int64(count)
+
+
+@_jit()
+def _select_row(scores, wanted, ids):
+    """Put the indices of the `wanted` best scores into ids, ascending.
+
+    NaN ranks first, then the higher score, then the lower index. The lowest score taken is found by halving
+    the range of fp32: 32 passes at most, each a comparison of the whole row with one number.
+    """
+    found, i = np.int64(0), np.int64(0)
+    num_nan = np.int64(0)
+    for j in range(len(scores)):
+        num_nan += scores[j] != scores[j]
+    if num_nan >= wanted:
+        while found < wanted:
+            ids[found] = i
+            found += scores[i] != scores[i]
+            i += 1
+        return
+    low, high = np.int64(_ordered(_bits(np.float32(-np.inf)))), np.int64(_ordered(_bits(np.float32(np.inf))))
+    while low < high:  # `wanted` or more scores are not below low; fewer are not below a number past high
+        middle = low + (high - low + 1) // 2
+        left = len(scores) - _count_below(scores, _number(_ordered(np.int32(middle))))
+        if left >= wanted:
+            low = middle
+        else:
+            high = middle - 1
+        if left == wanted:
+            break
+    lowest = _number(_ordered(np.int32(low)))
+    ties = wanted - np.int64(len(scores))
+    for j in range(len(scores)):
+        ties += scores[j] <= lowest
+    while found < wanted:
+        same = scores[i] == lowest and ties > 0
+        ids[found] = i
+        found += same or not scores[i] <= lowest
+        ties -= same
+        i += 1
+
+
+@_jit()
+def _select_unit(row, scores, row_stride, kv_indptr, select_indptr, take_tail, num_qo_heads, ids, ids_stride):
+    """One (request, query head); with take_tail the last page is taken before the others compete."""
+    r, head = row // num_qo_heads, row % num_qo_heads
+    first, last = head * row_stride + kv_indptr[r], head * row_stride + kv_indptr[r + 1]
+    start, stop = head * ids_stride + select_indptr[r], head * ids_stride + select_indptr[r + 1]
+    if take_tail and stop > start:
+        last -= 1
+        stop -= 1
+        ids[stop] = last - first
+    _select_row(scores[first:last], stop - start, ids[start:stop])
+
+
+@_jit(parallel=True)
+def select_pages(scores, row_stride, kv_indptr, select_indptr, take_tail, num_qo_heads, ids, ids_stride):
+    """The pages of every (request, query head)."""
+    for row in prange(num_qo_heads * (len(kv_indptr) - 1)):
+        i = np.int64(row)
+        _select_unit(
+            i, scores, row_stride, kv_indptr, select_indptr, take_tail, num_qo_heads, ids, ids_stride
+        )
+
+
+# --- append ----------------------------------------------------------------------------------------------
+
+
+@_jit()
+def _copy_rows(rows, rows_at, row_stride, stride, count, storage, at, head_dim):
+    """Copy `count` vectors, bits unchanged, to storage[at:]."""
+    for t in range(count):
+        for d in range(head_dim):
+            storage[at + t * head_dim + d] = rows[rows_at + t * row_stride + d * stride]
+
+
+@_jit()
+def _write_box(k, at, count, head_dim, boxes, box_at, widen):
+    """Box of `count` keys at k[at:], joined with the stored box if `widen`; a NaN key makes the box NaN."""
+    lows, highs = np.empty(head_dim, np.float32), np.empty(head_dim, np.float32)
+    for d in range(head_dim):
+        lows[d] = _load(boxes, box_at + d) if widen else np.float32(np.inf)
+        highs[d] = _load(boxes, box_at + head_dim + d) if widen else np.float32(-np.inf)
+    for t in range(count):
+        for d in range(head_dim):
+            key = _load(k, at + t * head_dim + d)
+            lows[d] = key if key < lows[d] or key != key else lows[d]
+            highs[d] = key if key > highs[d] or key != key else highs[d]
+    for d in range(head_dim):
+        _store(boxes, box_at + d, lows[d])
+        _store(boxes, box_at + head_dim + d, highs[d])
+
+
+@_jit()
+def _append_unit(unit, num_shares, new, new_strides, new_indptr, cached, shape, boxes, num_pages, summarise):
+    """One KV head's share of the pages that new tokens touch, for every request."""
+    k, v, block_table, kv_indptr, last_page_len = cached
+    num_heads, page_size, head_dim = shape
+    head, share = unit // num_shares, unit % num_shares
+    for r in range(len(kv_indptr) - 1):
+        pages = np.int64(kv_indptr[r + 1]) - kv_indptr[r]
+        seq_len = (pages - 1) * page_size + last_page_len[r]
+        num_new = np.int64(new_indptr[r + 1]) - new_indptr[r]
+        if num_new == 0:
+            continue
+        oldest = seq_len - num_new
+        first = oldest // page_size
+        start, stop = _share(pages - first, share + r, num_shares)
+        for page in range(first + start, first + stop):
+            position = max(page * page_size, oldest)
+            slot, count = position % page_size, min((page + 1) * page_size, seq_len) - position
+            physical = np.int64(block_table[kv_indptr[r] + page])
+            at = ((physical * num_heads + head) * page_size + slot) * head_dim
+            token = new_indptr[r] + position - oldest
+            keys_at = token * new_strides[0] + head * new_strides[1]
+            _copy_rows(new[0], keys_at, new_strides[0], new_strides[2], count, k, at, head_dim)
+            values_at = token * new_strides[3] + head * new_strides[4]
+            _copy_rows(new[1], values_at, new_strides[3], new_strides[5], count, v, at, head_dim)
+            if summarise:
+                box_at = (head * num_pages + physical) * 2 * head_dim
+                _write_box(k, at, count, head_dim, boxes, box_at, slot > 0)
+
+
+@_jit(parallel=True)
+def append_tokens(num_shares, new, new_strides, new_indptr, cached, shape, boxes, num_pages, summarise):
+    """Write the new tokens of every request; new_strides are those of the keys, then of the values."""
+    for unit in prange(shape[0] * num_shares):
+        i = np.int64(unit)
+        _append_unit(i, num_shares, new, new_strides, new_indptr, cached, shape, boxes, num_pages, summarise)

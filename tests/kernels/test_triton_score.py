@@ -1,0 +1,134 @@
+"""Stage `score` in Triton against the float64 bound of equation (3) on the stored boxes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cases import DTYPES, HOSTILE_LENGTHS, Case, assert_close, make_cache, make_q
+from questprof_kernels import reference, score
+from triton_launch import scored
+
+
+def eager(case: Case, q: torch.Tensor) -> torch.Tensor:
+    """Equation (3) in fp32 from the stored boxes, [num_qo_heads, total_pages]."""
+    group = q.shape[1] // case.cache.pool.num_kv_heads
+    q = q.cpu().float()
+
+    def row(request: int, head: int) -> torch.Tensor:
+        m, M = (bound.float() for bound in reference.stored_boxes(case.cache, request, head // group))
+        return torch.maximum(q[request, head] * m, q[request, head] * M).sum(-1)
+
+    heads = range(q.shape[1])
+    return torch.cat([torch.stack([row(r, h) for h in heads]) for r in range(case.cache.batch_size)], 1)
+
+
+def check(case: Case, q: torch.Tensor, scores: torch.Tensor) -> None:
+    assert_close(scores, eager(case, q), reference.score(q, case.cache), torch.float32, "score")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "page_size", "group"),
+    [
+        ("fp16", 128, 16, 1),
+        ("bf16", 64, 16, 4),
+        ("fp32", 64, 12, 3),
+        ("fp16", 64, 1, 3),
+        ("fp32", 128, 128, 4),
+        ("fp16", 128, 16, 8),
+    ],
+)
+def test_bounds_of_a_ragged_batch(dtype: str, head_dim: int, page_size: int, group: int, device: str) -> None:
+    case = make_cache(HOSTILE_LENGTHS, page_size, 2, head_dim, DTYPES[dtype], 1, device)
+    q = make_q(case, 2 * group, 2)
+    check(case, q, scored(q, case.cache))
+
+
+def test_a_long_request(device: str) -> None:
+    case = make_cache((1000, 3), 16, 2, 64, torch.float16, 3, device)
+    q = make_q(case, 2, 4)
+    check(case, q, scored(q, case.cache))
+
+
+def test_summary_in_fp32_over_fp16_keys(device: str) -> None:
+    case = make_cache((33, 17), 16, 2, 64, torch.float16, 5, device, summary_dtype=torch.float32)
+    q = make_q(case, 4, 6)
+    check(case, q, scored(q, case.cache))
+
+
+def test_non_contiguous_queries(device: str) -> None:
+    case = make_cache((33, 17, 1), 16, 2, 64, torch.float16, 7, device)
+    q = make_q(case, 4, 8, contiguous=False)
+    assert not q.is_contiguous()
+    assert torch.equal(scored(q, case.cache), scored(q.contiguous(), case.cache))
+
+
+def test_scores_do_not_depend_on_where_pages_lie(device: str) -> None:
+    shuffled = make_cache((33, 100), 16, 2, 64, torch.float16, 9, device)
+    in_order = make_cache((33, 100), 16, 2, 64, torch.float16, 9, device, shuffled=False)
+    assert shuffled.cache.physical_pages(1) != in_order.cache.physical_pages(1)
+    q = make_q(shuffled, 2, 10)
+    assert torch.equal(scored(q, shuffled.cache), scored(q, in_order.cache))
+
+
+def test_the_bound_is_not_below_any_dot_product(device: str) -> None:
+    case = make_cache((100,), 16, 2, 64, torch.float32, 11, device)
+    q = make_q(case, 2, 12)
+    scores = scored(q, case.cache).double().cpu()
+    for head in range(2):
+        keys, _ = reference.gather(case.cache, 0, head)
+        dots = keys @ q[0, head].double().cpu()
+        slack = 64 * torch.finfo(torch.float32).eps * (keys.abs() @ q[0, head].double().cpu().abs())
+        largest = torch.stack([page.max() for page in (dots - slack).split(16)])
+        assert (scores[head] >= largest).all()
+
+
+def test_a_nan_in_a_box_shows_in_its_own_score_alone(device: str) -> None:
+    case = make_cache((70, 20), 16, 2, 64, torch.float16, 13, device)
+    page = case.cache.physical_pages(0)[2]
+    case.cache.pool.summary.data[1, page, 0, 7] = float("nan")
+    scores = scored(make_q(case, 4, 14), case.cache)
+    assert scores.isnan().nonzero().tolist() == [[2, 2], [3, 2]]
+
+
+def test_columns_past_the_pages_are_left_alone(device: str) -> None:
+    case = make_cache((33, 17), 16, 2, 64, torch.float16, 15, device)
+    q = make_q(case, 2, 16)
+    wide = torch.full((2, case.cache.total_pages + 9), -7.0, device=device)
+    score.score(q, case.cache, wide)
+    assert (wide[:, case.cache.total_pages :] == -7.0).all()
+    check(case, q, wide[:, : case.cache.total_pages])
+
+
+@pytest.mark.parametrize("overrides", [{"tile_pages": 4, "programs_per_worker": 1}, {"tile_pages": 32}])
+def test_another_plan_gives_the_same_bounds(overrides: dict[str, int], device: str) -> None:
+    case = make_cache((400, 50), 16, 2, 64, torch.float32, 17, device, num_workers=4)
+    q = make_q(case, 2, 18)
+    plan = score.score_plan(case.cache, **overrides)
+    check(case, q, scored(q, case.cache, plan=plan))
+
+
+def test_a_plan_for_shorter_requests_covers_longer_ones(device: str) -> None:
+    case = make_cache((300,), 16, 2, 64, torch.float32, 19, device)
+    q = make_q(case, 2, 20)
+    short = make_cache((5,), 16, 2, 64, torch.float32, 19, device)
+    check(case, q, scored(q, case.cache, plan=score.score_plan(short.cache)))
+
+
+def test_wrong_arguments_are_refused(device: str) -> None:
+    case = make_cache((33,), 16, 2, 64, torch.float16, 21, device)
+    cache, q = case.cache, make_q(case, 4, 22)
+    scores = torch.empty((4, cache.total_pages), device=device)
+    for bad, error in [
+        ((q.float(), scores), TypeError),
+        ((q[:, :3], scores[:3]), ValueError),
+        ((q, scores[:3]), ValueError),
+        ((q, scores[:, 1:]), ValueError),
+        ((q, scores.half()), TypeError),
+        ((q, scores.t().contiguous().t()), ValueError),
+        ((q[..., :32], scores), ValueError),
+    ]:
+        with pytest.raises(error):
+            score.score(bad[0], cache, bad[1])
+    for_two = score.score_plan(make_cache((33, 33), 16, 2, 64, torch.float16, 21, device).cache)
+    with pytest.raises(ValueError, match="grid"):
+        score.score(q, cache, scores, plan=for_two)
