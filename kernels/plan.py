@@ -185,7 +185,7 @@ def plan_attention(
     head_programs = num_qo_heads if per_query_head else num_kv_heads
     heads_per_program = num_qo_heads // head_programs
     grouped = heads_per_program > 1
-    num_warps = num_warps or 4
+    num_warps = num_warps or (8 if grouped and element_bytes == 4 else 4)
     tile_slots = next_power_of_2(page_size)
     tile_rows = max(1, num_warps * WARP_SIZE * LOAD_BYTES // (head_dim * element_bytes))
     tile_tokens = tile_tokens or (128 // element_bytes if grouped else 8 * tile_rows)

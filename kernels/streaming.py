@@ -6,15 +6,34 @@ per program, so that no load can be optimised away and the result can be checked
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 from questprof_kernels.paged_cache import default_num_workers
 from questprof_kernels.plan import ceil_div
 
-TILE_WORDS = 4096  # 16 KiB, 4 loads of 16 bytes in flight a thread
-NUM_WARPS = 8
-PROGRAMS_PER_WORKER = 8
+
+@dataclass(frozen=True)
+class Reader:
+    """Tiles of `tile_words` 32-bit words, in `programs_per_worker` programs (0: one program a tile)."""
+
+    name: str
+    tile_words: int
+    num_warps: int
+    programs_per_worker: int
+
+
+READERS = (
+    Reader("16 KiB tiles, 8 programs a worker", 4096, 8, 8),
+    Reader("16 KiB tiles, 16 programs a worker", 4096, 4, 16),
+    Reader("32 KiB tiles, 4 programs a worker", 8192, 8, 4),
+    Reader("8 KiB tiles, 16 programs a worker", 2048, 4, 16),
+    Reader("16 KiB tiles, a program each", 4096, 8, 0),
+    Reader("8 KiB tiles, a program each", 2048, 4, 0),
+)
+"""Ways worth trying: the ceiling is the best of them."""
 
 
 @triton.jit
@@ -30,13 +49,15 @@ def read_kernel(words, checksums, num_vectors, TILE: tl.constexpr):
     tl.store(checksums + tl.program_id(0), tl.xor_sum(total, axis=0))
 
 
-def out_size(buffer: torch.Tensor) -> int:
-    """Programs that `read` runs over `buffer`, and so the length of its `out`: at most one wave."""
-    tiles = ceil_div(buffer.numel() * buffer.element_size(), 4 * TILE_WORDS)
-    return max(1, min(PROGRAMS_PER_WORKER * default_num_workers(buffer.device), tiles))
+def out_size(buffer: torch.Tensor, reader: Reader = READERS[0]) -> int:
+    """Programs that `reader` runs over `buffer`, and so the length of the `out` it needs."""
+    tiles = ceil_div(buffer.numel() * buffer.element_size(), 4 * reader.tile_words)
+    if not reader.programs_per_worker:
+        return max(1, tiles)
+    return max(1, min(reader.programs_per_worker * default_num_workers(buffer.device), tiles))
 
 
-def read(buffer: torch.Tensor, out: torch.Tensor) -> None:
+def read(buffer: torch.Tensor, out: torch.Tensor, reader: Reader = READERS[0]) -> None:
     """Read every byte of `buffer` once.
 
     `buffer`: contiguous, a multiple of 16 bytes, any dtype. `out`: contiguous, 4-byte dtype, one element a
@@ -51,5 +72,9 @@ def read(buffer: torch.Tensor, out: torch.Tensor) -> None:
         raise ValueError(f"out is on {out.device}, the buffer on {buffer.device}")
     words = buffer.view(-1).view(torch.int32)
     read_kernel[(len(out),)](
-        words, out.view(torch.int32), words.numel() // 4, TILE=TILE_WORDS, num_warps=NUM_WARPS
+        words,
+        out.view(torch.int32),
+        words.numel() // 4,
+        TILE=reader.tile_words,
+        num_warps=reader.num_warps,
     )

@@ -19,6 +19,7 @@ from questprof.model import Ceiling, Environment
 
 if TYPE_CHECKING:
     import torch
+    from questprof_kernels.streaming import Reader
 
 CACHE_MULTIPLE = 3
 """Bytes touched between two uses of the same bytes, over the last-level cache, from which on it is cold."""
@@ -89,24 +90,29 @@ def measure_cpu(environment: Environment) -> tuple[tuple[Ceiling, ...], CpuReade
     return tuple(r.ceiling() for r in readers), CpuReader(best.name, best.read, best.num_bytes)
 
 
-def measure_cuda(environment: Environment) -> tuple[Ceiling, ...]:
+def measure_cuda() -> tuple[Ceiling, ...]:
     """Streaming reads of GPU_BUFFER_BYTES (what fits), each a graph that reads past the L2 every launch."""
-    import torch
-
-    free = torch.cuda.mem_get_info()[0]
-    sizes = [size for size in GPU_BUFFER_BYTES if size < free // 2]
-    return tuple(_measure_cuda_read(size) for size in sizes)
-
-
-def _measure_cuda_read(num_bytes: int) -> Ceiling:
     import torch
     from questprof_kernels import streaming
 
-    buffer = torch.randn(num_bytes // 4, device="cuda")
-    out = torch.empty(streaming.out_size(buffer), device="cuda")
+    free = torch.cuda.mem_get_info()[0]
+    measured = []
+    for num_bytes in GPU_BUFFER_BYTES:
+        if num_bytes < free // 2:
+            buffer = torch.randn(num_bytes // 4, device="cuda")
+            measured += [_cuda_read(buffer, reader) for reader in streaming.READERS]
+    return tuple(measured)
+
+
+def _cuda_read(buffer: torch.Tensor, reader: Reader) -> Ceiling:
+    import torch
+    from questprof_kernels import streaming
+
+    num_bytes = buffer.numel() * buffer.element_size()
+    out = torch.empty(streaming.out_size(buffer, reader), device="cuda")
     launches = max(2, (4 << 30) // num_bytes)
-    microseconds = graph_samples(lambda: streaming.read(buffer, out), launches, GPU_ROUNDS)
-    return Ceiling("streaming read", num_bytes, tuple(num_bytes / us / 1e3 for us in microseconds))
+    microseconds = graph_samples(lambda: streaming.read(buffer, out, reader), launches, GPU_ROUNDS)
+    return Ceiling(reader.name, num_bytes, tuple(num_bytes / us / 1e3 for us in microseconds))
 
 
 def graph_samples(launch: Callable[[], None], launches: int, rounds: int) -> list[float]:

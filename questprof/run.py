@@ -114,7 +114,7 @@ def run_sweep(
 def _machine(environment: Environment, num_samples: int) -> tuple[tuple[Ceiling, ...], Machine]:
     """The ceilings of this run, and the machine that times against them."""
     if environment.device == "cuda":
-        measured = ceilings.measure_cuda(environment)
+        measured = ceilings.measure_cuda()
         return measured, Machine(environment, CudaExecutor(environment, num_samples))
     measured, reader = ceilings.measure_cpu(environment)
     return measured, Machine(environment, CpuExecutor(environment, reader, num_samples))

@@ -106,8 +106,9 @@ def append_job(shape: str, dtype: str, page_size: int, summarise: bool) -> Job:
 
 
 def streaming_job() -> Job:
-    constants = {"TILE": streaming.TILE_WORDS, "num_warps": streaming.NUM_WARPS}
-    loads = 4 * streaming.TILE_WORDS // (streaming.NUM_WARPS * 32 * 16)
+    reader = streaming.READERS[0]
+    constants = {"TILE": reader.tile_words, "num_warps": reader.num_warps}
+    loads = 4 * reader.tile_words // (reader.num_warps * 32 * 16)
     return Job("streaming", streaming.read_kernel, constants, loads)
 
 

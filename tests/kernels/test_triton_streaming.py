@@ -14,6 +14,15 @@ def checksum(words: torch.Tensor) -> int:
     return functools.reduce(operator.xor, words.cpu().view(torch.int32).flatten().tolist(), 0)
 
 
+@pytest.mark.parametrize("reader", streaming.READERS, ids=lambda reader: reader.name)
+def test_every_reader_reads_every_word(reader: streaming.Reader, device: str) -> None:
+    generator = torch.Generator().manual_seed(7)
+    words = torch.randint(-(1 << 31), 1 << 31, (40_004,), generator=generator).to(torch.int32).to(device)
+    out = torch.full((streaming.out_size(words, reader),), float("nan"), device=device)
+    streaming.read(words, out, reader)
+    assert checksum(out) == checksum(words)
+
+
 @pytest.mark.parametrize(("num_words", "programs"), [(4, 1), (4096, 2), (4100, 1), (40_000, 3)])
 def test_checksums_of_every_word(num_words: int, programs: int, device: str) -> None:
     generator = torch.Generator().manual_seed(num_words)
