@@ -39,15 +39,17 @@ def scan_rows(profile: Profile) -> tuple[Row, ...]:
     """One Row per sweep record of policy `quest` or `quest-open`, whatever its status, in profile order.
 
     Dense records are matched on what a dense pass depends on: not on policy, budget, summary, data, backend
-    or variant. Of several records of one baseline the last counts. A row's ceiling is the largest streaming
-    read of the header and of its own records' calibration.
+    or variant. Of several records of one baseline the last counts. The ceiling is the largest streaming read
+    of the run: of the header, and of the records' calibration.
     """
     dense: dict[tuple[str, bytes], dict[str, Record]] = {}
     for record in profile.records:
         if record.kind == "sweep" and record.point.policy == "dense":
             dense.setdefault(_dense_key(record), {})[_name(record.point)] = record
+    calibration = (c for record in profile.records for c in record.calibration)
+    ceiling = best_ceiling([*profile.header.ceilings, *calibration])
     return tuple(
-        _row(record, dense.get(_dense_key(record), {}), profile.header.ceilings)
+        _row(record, dense.get(_dense_key(record), {}), ceiling)
         for record in profile.records
         if record.kind == "sweep" and record.point.policy in QUEST_POLICIES
     )
@@ -130,9 +132,8 @@ def _baseline(name: str, record: Record, num_bytes: int, ceiling: float | None) 
     return Baseline(name, status, reason, None)
 
 
-def _row(record: Record, dense: Mapping[str, Record], ceilings: Sequence[Ceiling]) -> Row:
+def _row(record: Record, dense: Mapping[str, Record], ceiling: float | None) -> Row:
     records = (record, *dense.values())
-    ceiling = best_ceiling([*ceilings, *(c for r in records for c in r.calibration)])
     num_bytes = {stage: n for r in reversed(records) for stage, n in r.floor_bytes.items() if n}
     baselines = tuple(_baseline(n, r, num_bytes.get("dense", 0), ceiling) for n, r in dense.items())
     status, reason = _verdict(record)
