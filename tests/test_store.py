@@ -11,28 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles import CPU
 from questprof.errors import Exit, QuestprofError
-from questprof.model import SCHEMA_VERSION, Environment, Header, Point, Record, Shape
+from questprof.model import SCHEMA_VERSION, Header, Point, Record, Shape
 from questprof.store import ProfileWriter, read_profile, seal, unseal
 
 SHAPE = Shape(name="tiny", num_qo_heads=2, num_kv_heads=2, head_dim=64)
-ENVIRONMENT = Environment(
-    device="cpu",
-    device_name="test cpu",
-    num_workers=2,
-    last_level_cache_bytes=1 << 20,
-    memory_bytes=1 << 30,
-    python="3.11.0",
-    platform="test",
-    versions={"questprof": "0"},
-)
-HEADER = Header(SCHEMA_VERSION, ENVIRONMENT, "questprof sweep", "2026-01-01T00:00:00+00:00")
+HEADER = Header(SCHEMA_VERSION, CPU, "questprof sweep", "2026-01-01T00:00:00+00:00")
 
 
 def _record(length: int, **changes: object) -> Record:
     point = Point(shape=SHAPE, seq_len=length, token_budget=1024, device="cpu")
     fields: dict[str, object] = {"times_us": {"quest": (1.5, 2.5)}, **changes}
-    return Record("sweep", point, point.point_id, ENVIRONMENT.env_id, "ok", **fields)  # type: ignore[arg-type]
+    return Record("sweep", point, point.point_id, CPU.env_id, "ok", **fields)  # type: ignore[arg-type]
 
 
 def _write(path: Path, *lengths: int) -> None:
@@ -90,12 +81,10 @@ def test_resume_in_another_environment_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     _write(path, 2048)
     before = path.read_bytes()
-    other = msgspec.structs.replace(
-        HEADER, environment=msgspec.structs.replace(ENVIRONMENT, device_name="another")
-    )
+    other = msgspec.structs.replace(HEADER, environment=msgspec.structs.replace(CPU, device_name="another"))
     with pytest.raises(QuestprofError, match="another environment") as caught:
         ProfileWriter(path, other, resume=True)
-    assert "device_name: 'test cpu' -> 'another'" in caught.value.why
+    assert "device_name: 'Toy CPU' -> 'another'" in caught.value.why
     assert path.read_bytes() == before
 
 
