@@ -13,21 +13,27 @@ recur: `cached` (k, v, block_table, kv_indptr, last_page_len) as they lie in the
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable
 
 import numba
 import numpy as np
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
 LANES = 16  # fp32 numbers of a vector, and tokens of one softmax step
-ROWS = 2  # rows multiplied side by side: independent sums, and one load of q for all
 CHUNK = 64  # head_dim is a multiple of it
+ONE, TWO, FOUR = (0,), (0, 0), (0, 0, 0, 0)  # counts that compiled code knows, as lengths of tuples
+ROWS = TWO  # tokens multiplied side by side; more make the prefetches less regular
+HEADS = FOUR  # query heads of a group that share one load of each key, value or box
 BOXES_AHEAD = 8  # boxes between the one being read and the one being prefetched
 LOG2_E = math.log2(math.e)
+#: Whether the machine has an instruction for it; elsewhere LLVM would call a function it may not find.
+CONVERTS_FP16 = platform.machine() in ("arm64", "aarch64") or get_host_cpu_features().get("f16c", False)
 FAST = {"reassoc", "contract", "nsz"}  # never nnan or ninf: NaN and -inf carry meaning
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -57,13 +63,16 @@ def _splat(kind: ir.Type, number: float) -> ir.Constant:
 def _widen(builder: ir.IRBuilder, raw: ir.Value, dtype: types.Type) -> ir.Value:
     """fp32 of a stored number or vector of them.
 
-    fp16: sign and exponent move to their fp32 places and the product with 2**112 makes up for the other
-    bias, subnormals included; the top exponent (infinity, NaN) is set apart.
+    fp16 without an instruction for it: sign and exponent move to their fp32 places and the product with
+    2**112 makes up for the other bias, subnormals included; infinity and NaN get the top exponent.
     """
     if dtype == types.float32:
         return raw
     vector = isinstance(raw.type, ir.VectorType)
     whole, real = (ir.VectorType(_I32, LANES), _VECTOR) if vector else (_I32, _F32)
+    if dtype == types.uint16 and CONVERTS_FP16:
+        half = ir.VectorType(ir.HalfType(), LANES) if vector else ir.HalfType()
+        return builder.fpext(builder.bitcast(raw, half), real)
     high = builder.shl(builder.zext(raw, whole), _splat(whole, 16))
     if dtype == types.int16:
         return builder.bitcast(high, real)
@@ -113,9 +122,26 @@ class _Vectors:
         address = self.builder.bitcast(self.pointer(array, index), byte)
         self.builder.call(function, [address, _I32(0), _I32(2), _I32(1)])
 
-    def lines_at(self, array: ir.Value, lane: int) -> bool:
-        """Whether a 64-byte line of `array` begins at element `lane` of an aligned row."""
-        return lane * self.arrays[array].dtype.bitwidth % 512 == 0
+    def rows_at(self, rows: ir.Value, place: ir.Value, count: int) -> list[ir.Value]:
+        """Offsets rows[at], rows[at + 1], ... plus offset, for place (at, offset)."""
+        at, offset = cgutils.unpack_tuple(self.builder, place, 2)
+        indices = [self.builder.add(at, _I64(j)) for j in range(count)]
+        return [self.builder.add(self.number(rows, index), offset) for index in indices]
+
+    def load_rows(
+        self, array: ir.Value, here: list[ir.Value], later: list[ir.Value], column: ir.Value, lane: int
+    ) -> list[ir.Value]:
+        """LANES numbers at `column` of the rows `here`; where a cache line begins, `later` is prefetched."""
+        if lane * self.arrays[array].dtype.bitwidth % 512 == 0:
+            for row in later:
+                self.prefetch(array, self.builder.add(row, column))
+        return [self.load(array, self.builder.add(row, column)) for row in here]
+
+    def variable(self) -> ir.Value:
+        """A vector variable, zero here."""
+        variable = cgutils.alloca_once(self.builder, _VECTOR)
+        self.builder.store(_splat(_VECTOR, 0.0), variable)
+        return variable
 
     def add_product(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """Return a * b + c, fused where the machine can."""
@@ -149,94 +175,96 @@ class _Vectors:
 
 
 @intrinsic
-def _dot_rows(typing, q, q_at, k, rows, at, offset, ahead, ahead_offset, head_dim):
-    """Dot products of q with ROWS rows of k from rows[at] on, at offset; prefetches the rows at `ahead`."""
-    indices = [types.intp] * 5
-    signature = types.UniTuple(types.float32, ROWS)(q, types.intp, k, rows, *indices)
+def _dot_rows(typing, q, q_at, k, rows, here, ahead, head_dim, heads):
+    """Dot products of rows of k with len(heads) queries at q[q_at:], query by query, each of all ROWS.
+
+    `here` is (place in rows, offset to add to them), `ahead` the same of the rows to prefetch.
+    """
+    count = len(ROWS)
+    totals = types.UniTuple(types.float32, count * heads.count)
 
     def codegen(context, builder, signature, args):
-        q, q_at, k, rows, at, offset, ahead, ahead_offset, head_dim = args
+        q, q_at, k, rows, here, ahead, head_dim, _ = args
         lanes = _Vectors(context, builder, signature, args)
-        here = [builder.add(lanes.number(rows, builder.add(at, _I64(j))), offset) for j in range(ROWS)]
-        later = [
-            builder.add(lanes.number(rows, builder.add(ahead, _I64(j))), ahead_offset) for j in range(ROWS)
-        ]
-        sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(ROWS)]
-        for total in sums:
-            builder.store(_splat(_VECTOR, 0.0), total)
+        here, later = lanes.rows_at(rows, here, count), lanes.rows_at(rows, ahead, count)
+        sums = [lanes.variable() for _ in range(totals.count)]
         with lanes.chunks(head_dim) as (chunk, _):
             for lane in range(0, CHUNK, LANES):
                 column = builder.add(chunk, _I64(lane))
-                q_lanes = lanes.load(q, builder.add(q_at, column))
-                for row, next_row, total in zip(here, later, sums, strict=True):
-                    if lanes.lines_at(k, lane):
-                        lanes.prefetch(k, builder.add(next_row, column))
-                    k_lanes = lanes.load(k, builder.add(row, column))
-                    builder.store(lanes.add_product(q_lanes, k_lanes, builder.load(total)), total)
+                keys = lanes.load_rows(k, here, later, column, lane)
+                for head in range(heads.count):
+                    head_at = builder.add(q_at, builder.mul(head_dim, _I64(head)))
+                    query = lanes.load(q, builder.add(head_at, column))
+                    for key, total in zip(keys, sums[head * count :], strict=False):
+                        builder.store(lanes.add_product(query, key, builder.load(total)), total)
         folded = [lanes.fold(builder.load(total), builder.fadd) for total in sums]
         return context.make_tuple(builder, signature.return_type, folded)
 
-    return signature, codegen
-
-
-def _row_adder(count: int) -> Callable:
-    """acc[acc_at:] += sum of weights[w + j] * v[row j] over `count` rows from rows[at] on; prefetching."""
-
-    def codegen(context, builder, signature, args):
-        acc, acc_at, weights, w, v, rows, at, offset, ahead, ahead_offset, head_dim = args
-        lanes = _Vectors(context, builder, signature, args)
-        here = [builder.add(lanes.number(rows, builder.add(at, _I64(j))), offset) for j in range(count)]
-        later = [
-            builder.add(lanes.number(rows, builder.add(ahead, _I64(j))), ahead_offset) for j in range(count)
-        ]
-        factors = [lanes.broadcast(lanes.number(weights, builder.add(w, _I64(j)))) for j in range(count)]
-        with lanes.chunks(head_dim) as (chunk, _):
-            for lane in range(0, CHUNK, LANES):
-                column = builder.add(chunk, _I64(lane))
-                total = lanes.load(acc, builder.add(acc_at, column))
-                for row, next_row, factor in zip(here, later, factors, strict=True):
-                    if lanes.lines_at(v, lane):
-                        lanes.prefetch(v, builder.add(next_row, column))
-                    total = lanes.add_product(factor, lanes.load(v, builder.add(row, column)), total)
-                lanes.store(acc, builder.add(acc_at, column), total)
-        return context.get_dummy_value()
-
-    def typing(typing, acc, acc_at, weights, w, v, rows, at, offset, ahead, ahead_offset, head_dim):
-        i = types.intp
-        return types.void(acc, i, weights, i, v, rows, i, i, i, i, i), codegen
-
-    return intrinsic(typing)
-
-
-_add_rows = _row_adder(ROWS)
-_add_row = _row_adder(1)
+    i, place = types.intp, types.UniTuple(types.intp, 2)
+    return totals(q, i, k, rows, place, place, i, heads), codegen
 
 
 @intrinsic
-def _box_bound(typing, q, q_at, boxes, at, ahead, head_dim):
-    """Sum over d of max(q * min, q * max), equation (3), for the box at `at`; prefetches that at `ahead`."""
-    signature = types.float32(q, types.intp, boxes, types.intp, types.intp, types.intp)
+def _add_rows(typing, acc, acc_at, weights, w, v, rows, here, ahead, head_dim, count, heads):
+    """Add len(count) rows of v, times weights[w:], to the sums of len(heads) heads at acc[acc_at:].
+
+    A head's weights are LANES after the last one's, its sum head_dim after.
+    """
 
     def codegen(context, builder, signature, args):
-        q, q_at, boxes, at, ahead, head_dim = args
+        acc, acc_at, weights, w, v, rows, here, ahead, head_dim, *_ = args
         lanes = _Vectors(context, builder, signature, args)
-        total = cgutils.alloca_once(builder, _VECTOR)
-        builder.store(_splat(_VECTOR, 0.0), total)
+        here, later = lanes.rows_at(rows, here, count.count), lanes.rows_at(rows, ahead, count.count)
+        places = [[_I64(LANES * head + row) for row in range(count.count)] for head in range(heads.count)]
+        factors = [
+            [lanes.broadcast(lanes.number(weights, builder.add(w, place))) for place in row] for row in places
+        ]
         with lanes.chunks(head_dim) as (chunk, _):
             for lane in range(0, CHUNK, LANES):
                 column = builder.add(chunk, _I64(lane))
-                q_lanes = lanes.load(q, builder.add(q_at, column))
-                bounds = []
-                for start, later in ((at, ahead), (builder.add(at, head_dim), builder.add(ahead, head_dim))):
-                    if lanes.lines_at(boxes, lane):
-                        lanes.prefetch(boxes, builder.add(later, column))
-                    bounds.append(builder.fmul(q_lanes, lanes.load(boxes, builder.add(start, column))))
-                low, high = bounds
-                larger = builder.select(builder.fcmp_unordered("uno", low, low), low, lanes.larger(low, high))
-                builder.store(builder.fadd(larger, builder.load(total)), total)
-        return lanes.fold(builder.load(total), builder.fadd)
+                values = lanes.load_rows(v, here, later, column, lane)
+                for head in range(heads.count):
+                    head_at = builder.add(acc_at, builder.mul(head_dim, _I64(head)))
+                    place = builder.add(head_at, column)
+                    total = lanes.load(acc, place)
+                    for factor, value in zip(factors[head], values, strict=True):
+                        total = lanes.add_product(factor, value, total)
+                    lanes.store(acc, place, total)
+        return context.get_dummy_value()
 
-    return signature, codegen
+    i, place = types.intp, types.UniTuple(types.intp, 2)
+    return types.void(acc, i, weights, i, v, rows, place, place, i, count, heads), codegen
+
+
+@intrinsic
+def _box_bounds(typing, q, q_at, boxes, at, ahead, head_dim, heads):
+    """Equation (3) for the box at `at` and len(heads) queries at q[q_at:]; prefetches the box at `ahead`.
+
+    The sum over d of max(q * min, q * max), NaN where either product is.
+    """
+    totals = types.UniTuple(types.float32, heads.count)
+
+    def codegen(context, builder, signature, args):
+        q, q_at, boxes, at, ahead, head_dim, _ = args
+        lanes = _Vectors(context, builder, signature, args)
+        sides, later = ([start, builder.add(start, head_dim)] for start in (at, ahead))
+        sums = [lanes.variable() for _ in range(heads.count)]
+        with lanes.chunks(head_dim) as (chunk, _):
+            for lane in range(0, CHUNK, LANES):
+                column = builder.add(chunk, _I64(lane))
+                box = lanes.load_rows(boxes, sides, later, column, lane)
+                for head, total in enumerate(sums):
+                    head_at = builder.add(q_at, builder.mul(head_dim, _I64(head)))
+                    query = lanes.load(q, builder.add(head_at, column))
+                    low, high = (builder.fmul(query, side) for side in box)
+                    larger = lanes.larger(low, high)
+                    larger = builder.select(builder.fcmp_unordered("uno", low, low), low, larger)
+                    builder.store(builder.fadd(larger, builder.load(total)), total)
+        folded = [lanes.fold(builder.load(total), builder.fadd) for total in sums]
+        return context.make_tuple(builder, signature.return_type, folded)
+
+    i = types.intp
+    return totals(q, i, boxes, i, i, i, heads), codegen
 
 
 @intrinsic
@@ -284,9 +312,7 @@ def _fp16_bits(number):
     size = bits & 0x7FFFFFFF
     if size > 0x7F800000:
         return sign | 0x7E00
-    if (
-        size < 0x38800000
-    ):  # below 2**-14: beside 0.5 the last place of an fp32 is 2**-24, that of a subnormal fp16
+    if size < 0x38800000:  # below 2**-14: beside 0.5 fp32 counts in steps of 2**-24, as a subnormal fp16
         beside = _bits(_number(np.int32(size)) + np.float32(0.5))
         return sign | (beside - _bits(np.float32(0.5)))
     rounded = (size + 0xFFF + ((size >> 13) & 1) - (112 << 23)) >> 13
@@ -379,23 +405,10 @@ def _fill_rows(rows, at, ids, ids_at, i, slot, stop, r, cached, shape):
 
 
 @_jit(fastmath=FAST)
-def _attend_rows(q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, acc_at, state):
-    """One step of the online softmax (equation (6)): `count` <= LANES tokens.
-
-    `here`: (their place in rows, offset of the head in a page); `ahead`: the same of the rows to prefetch.
-    The weighted sum of V grows at acc[acc_at:], the running maximum and the sum of weights at acc[state:].
-    """
-    k, v = kv
-    at, offset = here
-    next_at, next_offset = ahead
-    for t in range(0, count, ROWS):
-        dots = _dot_rows(q, q_at, k, rows, at + t, offset, next_at + t, next_offset, head_dim)
-        for j in range(ROWS):
-            weights[t + j] = dots[j]
-    for t in range(count, LANES):
-        weights[t] = -np.inf
+def _soften(weights, w, acc, acc_at, head_dim, state):
+    """Logits weights[w : w + LANES] of one head become weights; its maximum, sum and acc follow."""
     old = acc[state]
-    top = _largest(weights, 0)
+    top = _largest(weights, w)
     top = top if top > old else old
     shift = top if top > -np.inf else np.float32(0.0)
     if top > old:
@@ -406,16 +419,40 @@ def _attend_rows(q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, 
         acc[state + 1] *= shrink
     total = np.float32(0.0)
     for t in range(LANES):
-        weight = _exp2(weights[t] - shift)
-        weights[t] = weight
+        weight = _exp2(weights[w + t] - shift)
+        weights[w + t] = weight
         total += weight
     acc[state + 1] += total
+
+
+@_jit(fastmath=FAST)
+def _attend_rows(q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, acc_at, state, heads):
+    """One step of the online softmax (equation (6)): `count` <= LANES tokens, len(heads) heads of one group.
+
+    `here`: (their place in rows, offset of the KV head in a page); `ahead`: the same of the rows to prefetch.
+    Sums of V grow at acc[acc_at:], running maxima and sums of weights at acc[state:].
+    """
+    k, v = kv
+    at, offset = here
+    next_at, next_offset = ahead
+    num_rows = len(ROWS)
+    for t in range(0, count, num_rows):
+        dots = _dot_rows(q, q_at, k, rows, (at + t, offset), (next_at + t, next_offset), head_dim, heads)
+        for h in range(len(heads)):
+            for j in range(num_rows):
+                weights[h * LANES + t + j] = dots[h * num_rows + j]
+    for h in range(len(heads)):
+        for t in range(count, LANES):
+            weights[h * LANES + t] = -np.inf
+        _soften(weights, h * LANES, acc, acc_at + h * head_dim, head_dim, state + 2 * h)
     t = np.int64(0)
-    while t + ROWS <= count:
-        _add_rows(acc, acc_at, weights, t, v, rows, at + t, offset, next_at + t, next_offset, head_dim)
-        t += ROWS
+    while t + num_rows <= count:
+        place, later = (at + t, offset), (next_at + t, next_offset)
+        _add_rows(acc, acc_at, weights, t, v, rows, place, later, head_dim, ROWS, heads)
+        t += num_rows
     while t < count:
-        _add_row(acc, acc_at, weights, t, v, rows, at + t, offset, next_at + t, next_offset, head_dim)
+        place, later = (at + t, offset), (next_at + t, next_offset)
+        _add_rows(acc, acc_at, weights, t, v, rows, place, later, head_dim, ONE, heads)
         t += 1
 
 
@@ -424,7 +461,7 @@ def _attend_pages(q, heads, group_size, ids, ids_at, span, r, cached, shape, acc
     """Query heads heads[0]..heads[1] of request r over its pages span[0]..span[1], into partials `row` on.
 
     Tile by tile of LANES tokens, all heads in turn, so that pages are read in the order in which they lie;
-    while one head works, the next one's rows, or the first one's of the next tile, are prefetched.
+    while some heads work, the rows of the next, or of the first in the next tile, are prefetched.
     """
     kv = cached[0], cached[1]
     head_dim, stride = shape[2], shape[1] * shape[2]
@@ -435,28 +472,28 @@ def _attend_pages(q, heads, group_size, ids, ids_at, span, r, cached, shape, acc
     while count > 0:
         other = LANES - at
         later, i, slot = _fill_rows(rows, other, ids, ids_at, i, slot, stop, r, cached, shape)
-        for head in range(heads[0], heads[1]):
-            here = at, head // group_size * stride
+        head = heads[0]
+        while head < heads[1]:
+            kv_head = head // group_size
+            joint = min(heads[1], (kv_head + 1) * group_size) - head >= len(HEADS)
+            following = head + (len(HEADS) if joint else 1)
+            here = at, kv_head * stride
             ahead = here
-            if head + 1 < heads[1]:
-                ahead = at, (head + 1) // group_size * stride
+            if following < heads[1]:
+                ahead = at, following // group_size * stride
             elif later > 0:
                 ahead = other, heads[0] // group_size * stride
-            place = row + head - heads[0]
-            _attend_rows(
-                q,
-                (head - heads[0]) * head_dim,
-                kv,
-                rows,
-                count,
-                here,
-                ahead,
-                head_dim,
-                weights,
-                acc,
-                place * head_dim,
-                states + 2 * place,
-            )
+            q_at, place = (head - heads[0]) * head_dim, row + head - heads[0]
+            acc_at, state = place * head_dim, states + 2 * place
+            if joint:
+                _attend_rows(
+                    q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, acc_at, state, HEADS
+                )
+            else:
+                _attend_rows(
+                    q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, acc_at, state, ONE
+                )
+            head = following
         at, count = other, later
 
 
@@ -467,7 +504,7 @@ def _attend_unit(unit, q, q_strides, pages, cached, shape, group_size, scale, nu
     batch_size, num_qo_heads, head_dim = len(indptr) - 1, shape[0] * group_size, shape[2]
     states = batch_size * num_splits * num_qo_heads * head_dim
     split, head = unit % num_splits, unit // num_splits * num_heads
-    work = np.empty(2 * LANES, np.int64), np.empty(LANES, np.float32)
+    work = np.empty(2 * LANES, np.int64), np.empty(len(HEADS) * LANES, np.float32)
     scaled_q = np.empty(num_heads * head_dim, np.float32)
     for r in range(batch_size):
         row = (r * num_splits + split) * num_qo_heads + head
@@ -562,9 +599,17 @@ def _score_unit(
             later = min(page + BOXES_AHEAD, last - 1)
             at = (kv_head * num_pages + np.int64(block_table[page])) * 2 * head_dim
             ahead = (kv_head * num_pages + np.int64(block_table[later])) * 2 * head_dim
-            for g in range(group_size):
-                bound = _box_bound(wide_q, g * head_dim, boxes, at, ahead, head_dim)
-                scores[(kv_head * group_size + g) * row_stride + page] = bound
+            row, g = kv_head * group_size * row_stride + page, np.int64(0)
+            while g + len(HEADS) <= group_size:
+                bounds = _box_bounds(wide_q, g * head_dim, boxes, at, ahead, head_dim, HEADS)
+                for h in range(len(HEADS)):
+                    scores[row + (g + h) * row_stride] = bounds[h]
+                g += len(HEADS)
+            while g < group_size:
+                scores[row + g * row_stride] = _box_bounds(
+                    wide_q, g * head_dim, boxes, at, ahead, head_dim, ONE
+                )[0]
+                g += 1
 
 
 @_jit(parallel=True)

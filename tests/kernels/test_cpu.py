@@ -30,12 +30,12 @@ from questprof_kernels.paged_cache import PagedCache, PagePool
 
 NAN, INF = float("nan"), float("inf")
 FP32 = torch.float32
-# (kv_dtype, page_size, num_kv_heads, group_size, head_dim): every page size, dtype, head_dim and grouping.
+# (kv_dtype, page_size, num_kv_heads, group_size, head_dim); a group of 6 is 4 heads side by side and 2 alone.
 SHAPES = [
     ("fp32", 16, 2, 1, 128),
     ("fp32", 1, 1, 3, 64),
     ("fp32", 3, 3, 1, 64),
-    ("fp32", 12, 1, 4, 128),
+    ("fp32", 12, 1, 6, 128),
     ("fp32", 128, 2, 4, 64),
     ("fp16", 16, 1, 4, 128),
     ("fp16", 3, 2, 1, 64),
@@ -242,9 +242,8 @@ def test_score(dtype: str, page_size: int, num_kv_heads: int, group_size: int, h
     assert_close(scores, eager_score(case, q.float()), reference.score(q, case.cache), FP32, "scores")
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_score_with_a_wide_summary(dtype: str) -> None:
-    case = hostile(dtype, 16, 2, 64, summary_dtype=FP32)
+def test_score_with_a_wide_summary() -> None:
+    case = hostile("fp16", 16, 2, 64, summary_dtype=FP32)
     assert case.cache.pool.summary.dtype == FP32
     q = make_q(case, 4, 9)
     assert_close(run_score(case, q), eager_score(case, q.float()), reference.score(q, case.cache), FP32)
@@ -457,6 +456,34 @@ def test_every_16_bit_number_survives_a_lone_token(dtype: str) -> None:
     out, lse = run_dense(case, torch.zeros(1024, 1, 64, dtype=DTYPES[dtype]))
     torch.testing.assert_close(out, values, rtol=0, atol=0, equal_nan=True)
     assert not lse.any()
+
+
+@pytest.mark.parametrize("native", sorted({False, cpu_device.CONVERTS_FP16}))
+def test_fp16_widens_exactly_with_and_without_an_instruction_for_it(
+    native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_device, "CONVERTS_FP16", native)
+    load, add_rows, one = cpu_device._load, cpu_device._add_rows, cpu_device.ONE
+
+    @numba.njit
+    def widen(bits, numbers, sums, weight, rows):  # type: ignore[no-untyped-def]
+        for i in range(len(bits)):
+            numbers[i] = load(bits, i)
+        for i in range(0, len(bits), 64):
+            rows[0] = i
+            add_rows(sums, i, weight, 0, bits, rows, (0, 0), (0, 0), 64, one, one)
+
+    patterns = every_pattern("fp16")
+    numbers, sums = torch.full((65536,), NAN), torch.full((65536,), -0.0)
+    bits = patterns.view(torch.int16).numpy().view("uint16")
+    widen(
+        bits, numbers.numpy(), sums.numpy(), torch.ones(1).numpy(), torch.zeros(1, dtype=torch.int64).numpy()
+    )
+    number = ~patterns.isnan()
+    for widened in (numbers, sums):
+        assert widened[~number].isnan().all()
+        expected = patterns.float()[number].view(torch.int32)
+        assert torch.equal(widened[number].view(torch.int32), expected)
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
