@@ -8,8 +8,6 @@ outside the cache.
 
 from __future__ import annotations
 
-from math import gcd
-
 import numpy as np
 import torch
 from questprof_kernels.arguments import (
@@ -28,6 +26,7 @@ from questprof_kernels.cpu_device import (
     select_pages,
 )
 from questprof_kernels.paged_cache import PagedCache
+from questprof_kernels.plan import equal_shares
 
 _STORED = {torch.float16: np.uint16, torch.bfloat16: np.int16}
 _NO_IDS = np.zeros(0, np.int32)
@@ -56,9 +55,7 @@ def _shape(cache: PagedCache) -> tuple[int, int, int]:
 
 
 def _num_shares(cache: PagedCache, num_units: int, pages: int) -> int:
-    """Parts to cut each request's pages into, so that units x parts divide evenly among the workers."""
-    workers = cache.pool.num_workers
-    return max(1, min(workers // gcd(num_units, workers), pages))
+    return equal_shares(num_units=num_units, num_pages=pages, num_workers=cache.pool.num_workers)
 
 
 def _check_indptr(name: str, indptr: torch.Tensor, cache: PagedCache, most: tuple[int, ...]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import gcd
 
 LOAD_BYTES = 16  # the widest load of one thread
 WARP_SIZE = 32
@@ -26,6 +27,11 @@ def ceil_div(a: int, b: int) -> int:
 def next_power_of_2(n: int) -> int:
     """The least power of two not below n, and 1 for n <= 1."""
     return 1 if n <= 1 else 1 << (n - 1).bit_length()
+
+
+def equal_shares(*, num_units: int, num_pages: int, num_workers: int) -> int:
+    """Parts of each request's pages on a CPU, so that units x parts divide evenly among the workers."""
+    return max(1, min(num_workers // gcd(num_units, num_workers), num_pages))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
-from questprof_kernels.plan import AttentionPlan, ceil_div, plan_attention
+from questprof_kernels.plan import AttentionPlan, ceil_div, equal_shares, plan_attention
 
 from questprof.errors import QuestprofError
 from questprof.model import ByteCount, Point, Struct, validate_shape
@@ -136,6 +136,16 @@ class _Case:
             num_workers=self.num_workers,
             element_bytes=dtype_bytes(shape.kv_dtype),
         )
+
+    def cpu_splits(self, stage: str) -> list[int]:
+        """Splits of each request on a CPU, where every split has a partial and a join needs no counters."""
+        attend = stage == "attend"
+        shares = equal_shares(
+            num_units=self.point.shape.num_qo_heads if attend else 1,
+            num_pages=self.total_selected // self.batch_size if attend else self.total_pages,
+            num_workers=self.num_workers,
+        )
+        return [shares] * self.batch_size
 
     def tile(self, stage: str) -> int:
         """Tokens that `stage` reads at least of a page it touches."""
@@ -316,11 +326,14 @@ def _dense(case: _Case) -> list[Entry]:
 
 def _attention(stage: str, case: _Case, num_pages: Iterable[int]) -> list[Entry]:
     """What an attention stage over `num_pages` of each request moves beside cache and indices."""
+    shape, rows = case.point.shape, case.point.shape.num_qo_heads
     plan = case.plan(stage)
-    splits = [n for n in map(plan.active_splits, num_pages) if n > 1]
-    rows = case.point.shape.num_qo_heads
-    partials = SCORE_BYTES * rows * sum(splits) * (plan.head_dim + 2)
-    counters = INDEX_BYTES * plan.grid[1] * len(splits)
+    if case.point.device == "cpu":
+        splits, counters = case.cpu_splits(stage), 0
+    else:
+        splits = [n for n in map(plan.active_splits, num_pages) if n > 1]
+        counters = INDEX_BYTES * plan.grid[1] * len(splits)
+    partials = SCORE_BYTES * rows * sum(splits) * (shape.head_dim + 2)
     lse = SCORE_BYTES * case.batch_size * rows
     note = f"{max(splits, default=1)} splits a head for {case.num_workers} workers"
     return [

@@ -453,3 +453,13 @@ def test_resident_bytes_need_no_budget_but_a_length() -> None:
     assert resident_bytes(Point(MHA, 64)).cache_bytes == 2 * 64 * 4 * 64 * 2 * 32
     with pytest.raises(QuestprofError, match="lengths"):
         resident_bytes(Point(MHA, -1))
+
+
+def test_a_cpu_has_one_partial_a_worker_and_no_counters():
+    """Dense cuts the pages in two for two workers: 2 splits x 32 heads x (128 + 2) x 4 B = 33280 B."""
+    shape = Shape("llama", 32, 32, 128, kv_dtype="fp32")
+    point = Point(shape=shape, seq_len=4096, token_budget=1024, device="cpu")
+    moved = {(e.stage, e.tensor): (e.read_bytes, e.write_bytes) for e in entries(point, 2)}
+    assert moved["dense", "split_partials"] == (33280, 33280)
+    assert moved["attend", "split_partials"] == (16640, 16640)  # 32 heads already share out evenly
+    assert moved["dense", "counters"] == (0, 0)
