@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from questprof.environment import available_bytes
 from questprof.model import Ceiling, Environment
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def cpu_readers(environment: Environment) -> list[CpuReader]:
     from questprof_kernels import streaming_cpu
 
     floor = CACHE_MULTIPLE * environment.last_level_cache_bytes + (1 << 20)
-    wanted = min(max(DEFAULT_CPU_BUFFER_BYTES, floor), environment.memory_bytes // 4)
+    wanted = min(max(DEFAULT_CPU_BUFFER_BYTES, floor), available_bytes("cpu") // 3)
     num_bytes = -(-wanted // (8 * PAGE_FLOATS)) * 8 * PAGE_FLOATS
     buffer = streaming_cpu.stream_buffer(num_bytes)
     k, v = buffer[: len(buffer) // 2], buffer[len(buffer) // 2 :]

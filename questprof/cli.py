@@ -12,7 +12,7 @@ from questprof.commands.doctor import doctor
 from questprof.commands.formula import formula
 from questprof.commands.report import report
 from questprof.commands.sweep import sweep
-from questprof.errors import Exit, QuestprofError
+from questprof.errors import QuestprofError
 
 app = typer.Typer(
     name="questprof",
@@ -48,6 +48,3 @@ def main() -> None:
     except QuestprofError as error:
         print(f"error: {error.what}\n  why: {error.why}\n  fix: {error.fix}", file=sys.stderr)
         sys.exit(error.status)
-    except KeyboardInterrupt:
-        print("interrupted; what was measured is in the profile (--resume goes on)", file=sys.stderr)
-        sys.exit(Exit.INTERRUPTED)

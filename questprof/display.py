@@ -46,7 +46,8 @@ class SweepDisplay:
         )
         self._task = self._progress.add_task("starting", total=total_weight)
         self._profile: Profile | None = None
-        self._live = Live(console=console, auto_refresh=True, transient=True, get_renderable=self._render)
+        # Refreshed between blocks only: a thread that draws would run beside the timed stages.
+        self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self._render)
 
     def __enter__(self) -> SweepDisplay:
         if self._console.is_terminal:
@@ -62,28 +63,52 @@ class SweepDisplay:
     def begin(self, title: str) -> None:
         """Say which block is being measured."""
         self._progress.update(self._task, description=title)
-        if not self._console.is_terminal:
+        if self._console.is_terminal:
+            self._live.refresh()
+        else:
             self._console.print(title, highlight=False)
 
     def advance(self, weight: float, profile: Profile) -> None:
         """One block is done; `profile` holds everything so far."""
         self._profile = profile
         self._progress.advance(self._task, weight)
+        if self._console.is_terminal:
+            self._live.refresh()
 
     def _render(self) -> Group:
         rows = scan_rows(self._profile)[-LIVE_ROWS:] if self._profile else ()
-        return Group(scan_table(rows), self._progress)
+        tables = [part for heading, table in scan_tables(rows) for part in (heading, table) if part]
+        return Group(*tables, self._progress)
+
+
+def scan_tables(rows: Sequence[Row]) -> list[tuple[str, Table]]:
+    """One table per shape, batch, page size, policy and data, with a heading that names what varies."""
+    varying = [name for name in ("shape", "batch", "page", "policy", "data") if _varies(rows, name)]
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        heading = ", ".join(f"{name} {_title(row, name)}" for name in varying)
+        groups.setdefault(heading, []).append(row)
+    return [(heading, scan_table(group)) for heading, group in groups.items()]
 
 
 def scan_table(rows: Sequence[Row]) -> Table:
-    """The closing table; points that differ in more than length and budget get leading columns."""
-    titles = [name for name in ("shape", "batch", "page", "policy", "data") if _varies(rows, name)]
+    """Rows that differ in length and budget alone."""
     table = Table(pad_edge=False, padding=(0, 1, 0, 0), box=None, header_style="bold")
-    for name in (*titles, *COLUMNS):
+    for name in COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*(_title(row, name) for name in titles), *_cells(row))
+        table.add_row(*_cells(row))
     return table
+
+
+def print_tables(console: Console, rows: Sequence[Row]) -> None:
+    """Print every table at its natural width: a terminal may wrap a line, nothing cuts a figure."""
+    for heading, table in scan_tables(rows):
+        if heading:
+            console.print(f"\n{heading}", style="bold", highlight=False)
+        unlimited = console.options.update(width=WIDE)
+        width = max(console.width, console.measure(table, options=unlimited).maximum)
+        console.print(table, width=width, crop=False, soft_wrap=False)
 
 
 def _title(row: Row, name: str) -> str:
@@ -124,13 +149,24 @@ def _time(value: float | None, x_floor: float | None = None) -> str:
 
 
 def problems(records: Sequence[Record]) -> list[str]:
-    """One line for every point that is not ok."""
-    return [
-        f"{r.status}: {r.point.policy} {r.point.backend} length {format_count(r.point.seq_len)}"
-        f"{f' budget {format_count(r.point.token_budget)}' if r.point.token_budget else ''}: {r.reason}"
-        for r in records
-        if r.status != "ok"
-    ]
+    """One line for every reason why points are not ok, and for points that are warm where cold was wanted."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        point = record.point
+        budget = f" budget {format_count(point.token_budget)}" if point.token_budget else ""
+        where = f"{point.policy} {point.backend} length {format_count(point.seq_len)}{budget}"
+        if record.status != "ok":
+            found.setdefault(f"{record.status}: {record.reason}", []).append(where)
+        for stage in ("dense", "quest"):
+            if stage in record.timing and record.timing[stage].cache_state == "warm":
+                found.setdefault(f"warm, not cold: {stage} touches too few bytes", []).append(where)
+    return [f"{reason} ({', '.join(dict.fromkeys(places))})" for reason, places in found.items()]
+
+
+SOURCES = (
+    "Times: measured, clock, medians; dense is the fastest baseline. Floor: modelled, bytes of eq. (12) over "
+    "the largest streaming read. Bytes ratio: modelled. ?: not for a verdict."
+)
 
 
 def advice(grid: Grid) -> str:

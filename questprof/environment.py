@@ -97,10 +97,24 @@ def cpu_last_level_cache_bytes() -> int:
 
 
 def usable_cpus() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Cores this process may use: its affinity, capped by the cgroup's quota and NUMBA_NUM_THREADS."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = cores if quota == "max" else min(cores, -(-int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    asked = os.environ.get("NUMBA_NUM_THREADS", "")
+    return max(1, min(cores, int(asked)) if asked.isdigit() else cores)
+
+
+def use_threads(count: int) -> None:
+    """Let the compiled stages and torch use `count` threads alike, whatever OMP_NUM_THREADS says."""
+    import numba
+    import torch
+
+    numba.set_num_threads(count)
+    torch.set_num_threads(count)
 
 
 def available_bytes(device: str) -> int:

@@ -157,29 +157,46 @@ def _config_shape(path: Path) -> Shape:
     """Heads, head_dim and layers of a Hugging Face config.json."""
     fix = "Name the config.json of a Hugging Face transformer, or a preset."
     try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
         raise QuestprofError(f"cannot read {path}", str(error), fix) from error
     if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
         config = config["text_config"]
     try:
-        heads = _positive(config, "num_attention_heads")
-        head_dim = config.get("head_dim") or _positive(config, "hidden_size") // heads
-        return Shape(
-            name=str(config.get("_name_or_path") or path.parent.name or path.stem),
-            num_qo_heads=heads,
-            num_kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_dim=int(head_dim),
-            num_layers=_positive(config, "num_hidden_layers"),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise QuestprofError(f"{path} is no transformer's config.json", f"it lacks {error}", fix) from error
+        if not isinstance(config, dict):
+            raise ValueError(f"it holds a {type(config).__name__}, not an object")
+        return _shape_of(config, path)
+    except ValueError as error:
+        raise QuestprofError(f"{path} is no config.json that Quest can read", str(error), fix) from error
+
+
+def _shape_of(config: dict[str, Any], path: Path) -> Shape:
+    """The shape a transformer's `config` describes; ValueError says what is missing or unsupported."""
+    if config.get("kv_lora_rank"):
+        raise ValueError("it has latent attention (kv_lora_rank), whose cache holds no keys per head")
+    heads = _positive(config, "num_attention_heads")
+    kv_key = next((key for key in ("num_key_value_heads", "num_kv_heads") if config.get(key) is not None), "")
+    kv_heads = _positive(config, kv_key) if kv_key else 1 if config.get("multi_query") else heads
+    if config.get("head_dim") is not None:
+        head_dim = _positive(config, "head_dim")
+    else:
+        hidden = _positive(config, "hidden_size")
+        if hidden % heads:
+            raise ValueError(f"hidden_size {hidden} is no multiple of {heads} attention heads")
+        head_dim = hidden // heads
+    return Shape(
+        name=str(config.get("_name_or_path") or path.resolve().parent.name or path.stem),
+        num_qo_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        num_layers=_positive(config, "num_hidden_layers"),
+    )
 
 
 def _positive(config: dict[str, Any], key: str) -> int:
-    value = config[key]
+    value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"a whole number {key!r} of at least 1 (it says {value!r})")
+        raise ValueError(f"{key} is {value!r}, not a whole number of at least 1")
     return value
 
 
@@ -211,11 +228,17 @@ def check_names(text: str, what: str) -> tuple[str, ...]:
 
 
 def plan_blocks(grid: Grid) -> tuple[Block, ...]:
-    """The blocks of `grid`, shortest first."""
+    """The blocks of `grid`, shortest first. QuestprofError when no backend of it has the Quest stages."""
     check_pages(grid.budgets, grid.page_sizes)
+    if not set(grid.backends) & set(QUEST_BACKENDS):
+        raise QuestprofError(
+            f"backends {', '.join(grid.backends)}",
+            "they are dense baselines only, so that Quest would not be measured",
+            f"Add {', '.join(QUEST_BACKENDS)}.",
+        )
     return tuple(
         Block(_block_points(grid, shape, batch, page, length))
-        for shape in grid.shapes
+        for shape in dict.fromkeys(grid.shapes)
         for batch in grid.batch_sizes
         for page in grid.page_sizes
         for length in grid.lengths

@@ -246,11 +246,8 @@ def validate_shape(shape: Shape) -> Shape:
         problems.append("heads, head_dim and layers must be at least 1")
     elif shape.num_qo_heads % shape.num_kv_heads:
         problems.append(f"{shape.num_qo_heads} query heads do not divide into {shape.num_kv_heads} KV heads")
-    problems += [
-        f"dtype {d!r} is unknown"
-        for d in (shape.kv_dtype, shape.effective_summary_dtype)
-        if d not in DTYPE_BYTES
-    ]
+    dtypes = dict.fromkeys((shape.kv_dtype, shape.effective_summary_dtype))
+    problems += [f"dtype {dtype!r} is unknown" for dtype in dtypes if dtype not in DTYPE_BYTES]
     if problems:
         raise QuestprofError(
             f"shape {shape.name!r}",

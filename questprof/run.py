@@ -16,12 +16,12 @@ from rich.console import Console
 
 from questprof import ceilings
 from questprof.display import SweepDisplay
-from questprof.environment import capture
+from questprof.environment import capture, use_threads
 from questprof.errors import QuestprofError
 from questprof.grid import Block
 from questprof.model import SCHEMA_VERSION, Ceiling, Environment, Header, Profile, Record
-from questprof.store import ProfileWriter, output_exists
-from questprof.sweep import Machine, run_block
+from questprof.store import ProfileWriter, check_writable, output_exists
+from questprof.sweep import Machine, refusals, run_block
 from questprof.timing import CpuExecutor, CudaExecutor
 from questprof.units import format_bytes
 from questprof.workload import cache_bytes
@@ -59,15 +59,23 @@ def plan_outputs(
     output: Path | None, html: Path | None, device: Device, *, force: bool, resume: bool
 ) -> Outputs:
     """`reports/<device>-<date>-<time>.jsonl` and `.html` unless named; never an existing file unasked."""
-    if resume and output is None:
-        raise QuestprofError("--resume", "it needs the profile to go on with", "Name it with -o.")
+    if resume and (output is None or force):
+        why = "it needs the profile to go on with" if output is None else "--force would start over"
+        raise QuestprofError("--resume", why, "Name the profile with -o, and leave --force out.")
     if output is None:
         name = re.sub(r"[^a-z0-9]+", "-", _short_device_name(device).lower()).strip("-")
         output = Path("reports") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
         html = html or output.with_suffix(".html")
-    for path in (output, html):
-        if path and path.exists() and not (force or resume):
-            raise output_exists(path)
+    if html and html.resolve() == output.resolve():
+        raise QuestprofError(
+            f"{html} twice", "profile and page need a file each", "Give --html another name."
+        )
+    if output.exists() and not (force or resume):
+        raise output_exists(output)
+    if html:
+        if html.exists() and not force:
+            raise output_exists(html)
+        check_writable(html)
     return Outputs(output, html, force, resume)
 
 
@@ -85,30 +93,58 @@ def run_sweep(
     """Measure every block and return the profile, which is on disk record by record."""
     environment = capture(device)
     console.print(_opening(environment), highlight=False)
-    with console.status("measuring the streaming-read ceiling"):
+    _refuse_hopeless(blocks, device)
+    weights = [_weight(block) for block in blocks]
+    with ProfileWriter(outputs.profile, force=outputs.force, resume=outputs.resume) as writer:
+        records = _records_to_keep(writer, blocks)
+        done = frozenset(record.point_id for record in records)
+        console.print(f"profile {outputs.profile}; measuring the streaming-read ceiling", highlight=False)
         measured, machine = _machine(environment, num_samples)
-    console.print(_ceiling_line(measured), highlight=False)
-    header = Header(
+        console.print(_ceiling_line(measured), highlight=False)
+        header = writer.begin(_header(environment, measured))
+        with SweepDisplay(console, sum(weights)) as display:
+            for block, weight in zip(blocks, weights, strict=True):
+                display.begin(block.title)
+                for record in run_block(block, machine, done):
+                    writer.append(record)
+                    records.append(record)
+                display.advance(weight, Profile(header, tuple(records)))
+    return Profile(header, tuple(records))
+
+
+def _refuse_hopeless(blocks: Sequence[Block], device: Device) -> None:
+    """QuestprofError when no point of the grid can run anywhere: a usage error, not this machine's fault."""
+    refused = [refusals(block, device) for block in blocks]
+    if all(len(reasons) == len(block.points) for block, reasons in zip(blocks, refused, strict=True)):
+        raise QuestprofError(
+            "nothing of this grid can be measured",
+            "; ".join(dict.fromkeys(reason for reasons in refused for reason in reasons.values())),
+            "Choose another dtype, head_dim or shape; `questprof formula` still answers in bytes.",
+        )
+
+
+def _records_to_keep(writer: ProfileWriter, blocks: Sequence[Block]) -> list[Record]:
+    """The records a resumed profile holds; QuestprofError when it is of another grid than `blocks`."""
+    if writer.kept is None:
+        return []
+    asked = {point.point_id for block in blocks for point in block.points}
+    if not {record.point_id for record in writer.kept.records} <= asked:
+        raise QuestprofError(
+            f"cannot resume {writer.path}",
+            "it holds points that these options do not ask for",
+            f"Repeat its own options and add --resume; it was started by: {writer.kept.header.command}",
+        )
+    return list(writer.kept.records)
+
+
+def _header(environment: Environment, measured: tuple[Ceiling, ...]) -> Header:
+    return Header(
         schema_version=SCHEMA_VERSION,
         environment=environment,
         command=shlex.join(["questprof", *sys.argv[1:]]),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         ceilings=measured,
     )
-    weights = [_weight(block) for block in blocks]
-    with (
-        ProfileWriter(outputs.profile, header, force=outputs.force, resume=outputs.resume) as writer,
-        SweepDisplay(console, sum(weights)) as display,
-    ):
-        records: list[Record] = list(writer.existing)
-        done = frozenset(record.point_id for record in records if record.kind == "sweep")
-        for block, weight in zip(blocks, weights, strict=True):
-            display.begin(block.title)
-            for record in run_block(block, machine, done):
-                writer.append(record)
-                records.append(record)
-            display.advance(weight, Profile(writer.header, tuple(records)))
-    return Profile(writer.header, tuple(records))
 
 
 def _machine(environment: Environment, num_samples: int) -> tuple[tuple[Ceiling, ...], Machine]:
@@ -116,6 +152,7 @@ def _machine(environment: Environment, num_samples: int) -> tuple[tuple[Ceiling,
     if environment.device == "cuda":
         measured = ceilings.measure_cuda()
         return measured, Machine(environment, CudaExecutor(environment, num_samples))
+    use_threads(environment.num_workers)
     measured, reader = ceilings.measure_cpu(environment)
     return measured, Machine(environment, CpuExecutor(environment, reader, num_samples))
 

@@ -6,19 +6,22 @@ writing. The seal is the last field of the line and covers every byte before it.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import math
 import os
 import re
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
 from questprof.errors import QuestprofError
-from questprof.model import SCHEMA_VERSION, Header, Profile, Record, Struct, canonical_json
+from questprof.model import SCHEMA_VERSION, Header, Profile, Record, Struct, canonical_json, validate_shape
 
 _SEAL = re.compile(rb',"crc32":(\d+)\}$')
 _decode_header = msgspec.json.Decoder(Header).decode
@@ -48,28 +51,45 @@ def unseal(line: bytes) -> bytes:
 
 
 class ProfileWriter:
-    """Appends records to one profile; use as a context manager.
+    """Appends records to one profile, which it locks; use as a context manager, `begin` first.
 
     `resume` keeps what is there (and cuts off a torn last line); `force` starts over; with neither,
-    an existing file is an error. `existing` holds the records kept on resume.
+    an existing file is an error. `kept` is the profile found on resume.
     """
 
-    def __init__(self, path: Path, header: Header, *, force: bool = False, resume: bool = False) -> None:
+    def __init__(self, path: Path, *, force: bool = False, resume: bool = False) -> None:
         self.path = path
-        self.header = header
-        self.existing: tuple[Record, ...] = ()
-        self._file: BinaryIO
-        if resume and path.exists():
-            self._reopen()
-            return
-        if path.exists() and not force:
+        self.kept: Profile | None = None
+        if path.exists() and not (force or resume):
             raise output_exists(path)
+        if resume and path.exists():
+            self.kept = read_profile(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("wb")
+            self._file = path.open("ab")
         except OSError as error:
             raise cannot_write(path, error) from error
-        self._write(seal(header))
+        self._lock()
+
+    def begin(self, header: Header) -> Header:
+        """Write `header`, or on resume keep the one there; the header that counts.
+
+        Raises QuestprofError, with the file as it was, when the kept profile is of another environment.
+        """
+        if self.kept is None:
+            self._file.truncate(0)
+            self._write(seal(header))
+            return header
+        theirs, ours = self.kept.header.environment, header.environment
+        if theirs.env_id != ours.env_id:
+            raise QuestprofError(
+                f"cannot resume {self.path}",
+                f"it was measured in another environment ({differences(theirs, ours)})",
+                "Write to a new file, or start over with --force.",
+            )
+        data = self.path.read_bytes()
+        self._file.truncate(data.rfind(b"\n") + 1)
+        return self.kept.header
 
     def append(self, record: Record) -> None:
         """Write one record and force it to the disk."""
@@ -88,22 +108,17 @@ class ProfileWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def _reopen(self) -> None:
-        profile = read_profile(self.path)
-        theirs, ours = profile.header.environment, self.header.environment
-        if theirs.env_id != ours.env_id:
+    def _lock(self) -> None:
+        """One writer a profile: two would tear each other's lines."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
             raise QuestprofError(
-                f"cannot resume {self.path}",
-                f"it was measured in another environment ({differences(theirs, ours)})",
-                "Write to a new file, or start over with --force.",
-            )
-        self.header = profile.header
-        self.existing = profile.records
-        data = self.path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._file = self.path.open("r+b")
-        self._file.truncate(len(whole))
-        self._file.seek(len(whole))
+                f"cannot write {self.path}",
+                "another questprof is writing it",
+                "Wait until it has ended, or name another file.",
+            ) from error
 
 
 def read_profile(path: Path, *, skip_corrupt: bool = False) -> Profile:
@@ -156,6 +171,18 @@ def cannot_write(path: Path, error: OSError) -> QuestprofError:
     )
 
 
+def check_writable(path: Path) -> None:
+    """QuestprofError unless a file can be made beside `path`; makes its folder."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
 def not_a_profile(path: Path, why: str) -> QuestprofError:
     """The error for a file that is no profile."""
     return QuestprofError(f"{path} is no questprof profile", why, "Name a .jsonl file written by questprof.")
@@ -191,9 +218,17 @@ def _read_header(path: Path, line: bytes) -> Header:
 def _read_records(lines: list[bytes]) -> Iterator[tuple[int, Record | Exception]]:
     for number, line in enumerate(lines, start=2):
         try:
-            yield number, _decode_record(unseal(line))
-        except (ValueError, msgspec.DecodeError) as error:
+            yield number, _valid(_decode_record(unseal(line)))
+        except (QuestprofError, ValueError, msgspec.DecodeError) as error:
             yield number, error
+
+
+def _valid(record: Record) -> Record:
+    """`record` itself; QuestprofError or ValueError when its shape cannot be or its id is another point's."""
+    validate_shape(record.point.shape)
+    if record.point_id != record.point.point_id:
+        raise ValueError(f"its point_id {record.point_id} is not that of its point")
+    return record
 
 
 def _refuse_non_finite(value: Any, where: str) -> None:

@@ -52,26 +52,29 @@ class _Running:
     union_ratio: float | None = None
 
 
+def refusals(block: Block, device: str) -> dict[str, str]:
+    """Point id -> why the point can run on no machine with its backend (nothing is allocated)."""
+    names = {FILLER, *(point.backend for point in block.points)}
+    backends = {name: load(name, device) for name in names}
+    found = {p.point_id: backends[p.backend].why_not(p) or backends[FILLER].why_not(p) for p in block.points}
+    return {point_id: reason for point_id, reason in found.items() if reason}
+
+
 def run_block(block: Block, machine: Machine, done: frozenset[str] = frozenset()) -> Iterator[Record]:
     """Records of the block's points that are not in `done` (point ids), baselines first."""
     points = [point for point in block.points if point.point_id not in done]
-    names = {FILLER, *(point.backend for point in points)}
-    backends = {name: load(name, machine.environment.device) for name in names}
-    able = []
-    for point in points:
-        reason = backends[point.backend].why_not(point) or backends[FILLER].why_not(point)
-        if reason:
-            yield _record(point, machine, "unavailable", reason)
-        else:
-            able.append(point)
+    refused = refusals(block, machine.environment.device)
     fitting = []
-    for point in able:
-        shortage = memory_shortage(point, machine.environment.device)
-        if shortage:
+    for point in points:
+        if point.point_id in refused:
+            yield _record(point, machine, "unavailable", refused[point.point_id])
+        elif shortage := memory_shortage(point, machine.environment.device):
             yield _record(point, machine, "oom", shortage)
         else:
             fitting.append(point)
     if fitting:
+        names = {FILLER, *(point.backend for point in fitting)}
+        backends = {name: load(name, machine.environment.device) for name in names}
         yield from _run_fitting(fitting, backends, machine)
 
 
@@ -89,25 +92,39 @@ def _run_fitting(points: Sequence[Point], backends: dict[str, Backend], machine:
     import torch
 
     try:
-        yield from _measure(points, backends, machine)
-    except (torch.cuda.OutOfMemoryError, MemoryError) as error:
+        records = list(_measure(points, backends, machine))
+    except (RuntimeError, MemoryError) as error:
+        if not _is_out_of_memory(error):
+            raise
         free = format_bytes(available_bytes(machine.environment.device))
         predicted = format_bytes(cache_bytes(points[0]))
-        reason = f"predicted to fit ({predicted} a cache), but {error}; {free} are free"
-        for point in points:
-            yield _record(point, machine, "oom", reason)
-    finally:
-        gc.collect()
-        if machine.environment.device == "cuda":
-            torch.cuda.empty_cache()
+        reason = f"predicted to fit ({predicted} a cache), but {_first_line(error)}; {free} are free"
+        records = [_record(point, machine, "oom", reason) for point in points]
+    gc.collect()
+    if machine.environment.device == "cuda":
+        torch.cuda.empty_cache()
+    yield from records
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether `error` is a refused allocation (torch says so on the CPU with a plain RuntimeError)."""
+    import torch
+
+    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _measure(points: Sequence[Point], backends: dict[str, Backend], machine: Machine) -> Iterator[Record]:
     running = _bind_all(points, backends, machine)
     good = []
     for run in running:
-        run.checks = _check_before(run)
-        if all(c.holds for c in run.checks):
+        refusal = _check_before(run)
+        if refusal:
+            yield _record(run.point, machine, "unavailable", refusal)
+        elif all(c.holds for c in run.checks):
             good.append(run)
         else:
             yield _finish(run, machine, None, ())
@@ -124,7 +141,8 @@ def _measure(points: Sequence[Point], backends: dict[str, Backend], machine: Mac
 
 def _bind_all(points: Sequence[Point], backends: dict[str, Backend], machine: Machine) -> list[_Running]:
     """Fill the rotation's caches once and bind every point to as many of them as it needs."""
-    sizes = [_rotation_size(point, machine) for point in points]
+    copies = 2 if any(point.backend == "sdpa" for point in points) else 1
+    sizes = [_rotation_size(point, machine, copies) for point in points]
     pool = make_pool(points[0], max(sizes), machine.environment.num_workers)
     caches = [make_cache(points[0], pool, backends[FILLER], index) for index in range(max(sizes))]
     running = []
@@ -143,24 +161,32 @@ def _bind_all(points: Sequence[Point], backends: dict[str, Backend], machine: Ma
     return running
 
 
-def _rotation_size(point: Point, machine: Machine) -> int:
-    """Caches for a cold rotation, as many as memory holds."""
+def _rotation_size(point: Point, machine: Machine, copies: int) -> int:
+    """Caches for a cold rotation, as many as memory holds when a baseline needs its own copy of each."""
     counted = ledger.counted_bytes(ledger.entries(point, machine.environment.num_workers))
     stages = ("dense",) if point.policy == "dense" else ("score", "attend")
     wanted = machine.executor.rotation_size(min(counted[stage] for stage in stages))
-    copies = 2 if point.backend == "sdpa" else 1
     usable = available_bytes(machine.environment.device) * USABLE_SHARE
     return max(1, min(wanted, int(usable / (copies * cache_bytes(point)))))
 
 
-def _check_before(run: _Running) -> tuple[Check, ...]:
-    """Launch every step once on the first cache and check; the ids then tell the union the ledger needs."""
+def _check_before(run: _Running) -> str:
+    """Launch every step once on the first cache and check; the ids then tell the union the ledger needs.
+
+    Returns why a baseline's library refuses the point, or ''.
+    """
     bound = run.rotation[0]
-    for step in bound.steps:
-        step.launch()
+    try:
+        for step in bound.steps:
+            step.launch()
+    except RuntimeError as error:
+        if run.point.backend == FILLER or _is_out_of_memory(error):
+            raise
+        return _first_line(error)
     _synchronize(bound)
     run.union_ratio = union_ratio(bound)
-    return check(bound, "before", run.point.seed)
+    run.checks = check(bound, "before", run.point.seed)
+    return ""
 
 
 def _candidate(run: _Running) -> Candidate:
@@ -178,11 +204,13 @@ def _has(run: _Running, stage: str) -> bool:
 
 
 def _poison(rotation: Iterable[Bound]) -> None:
-    """Make the outputs NaN, so that the check after timing sees only what the timed launches wrote."""
+    """Spoil the outputs, so that the check after timing sees only what the timed launches wrote."""
     for bound in rotation:
-        bound.outputs.out.fill_(float("nan"))
-        if bound.outputs.lse is not None:
-            bound.outputs.lse.fill_(float("nan"))
+        for output in (bound.outputs.out, bound.outputs.lse, bound.outputs.scores):
+            if output is not None:
+                output.fill_(float("nan"))
+        if bound.outputs.page_ids is not None:
+            bound.outputs.page_ids.zero_()
 
 
 def _synchronize(bound: Bound) -> None:

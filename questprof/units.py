@@ -13,20 +13,22 @@ DTYPE_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "fp8_e4m3": 1}
 KERNEL_DTYPES: Final = ("fp16", "bf16", "fp32")
 """The dtypes the kernels take today; the equations take every name in DTYPE_BYTES."""
 
-_COUNT = re.compile(r"(\d+)([km]?)", re.IGNORECASE)
+_COUNT = re.compile(r"([0-9]{1,15})([km]?)", re.IGNORECASE)
+_MOST = 1 << 40
 _FACTOR = {"": 1, "k": 1024, "m": 1048576}
 
 
 def parse_count(text: str, what: str = "number") -> int:
     """`8192`, `8k` (1024s) or `1m` (1048576s) as an int; QuestprofError otherwise."""
     match = _COUNT.fullmatch(text.strip())
-    if not match:
+    value = int(match[1]) * _FACTOR[match[2].lower()] if match else -1
+    if not 0 <= value <= _MOST:
         raise QuestprofError(
             f"{what} {text.strip()!r}",
-            "it is not a whole number",
+            f"it is not a whole number from 0 to {_MOST}",
             "Write 8192, 8k (k = 1024) or 1m (m = 1048576).",
         )
-    return int(match[1]) * _FACTOR[match[2].lower()]
+    return value
 
 
 def format_count(value: int) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -111,6 +112,43 @@ def test_report_again_and_json(swept: tuple[Path, subprocess.CompletedProcess[st
     assert "exists" in refused.stderr
 
 
+def test_report_never_replaces_its_own_profile(
+    swept: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    cwd, done = swept
+    profile = done.stdout.splitlines()[-2]
+    before = (cwd / profile).read_bytes()
+    refused = run(f"report {profile} -o {profile} --force", cwd)
+    assert refused.returncode == Exit.USAGE
+    assert (cwd / profile).read_bytes() == before
+
+
+def test_resuming_another_grid_is_refused(swept: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    cwd, done = swept
+    profile = done.stdout.splitlines()[-2]
+    before = (cwd / profile).read_bytes()
+    refused = run(f"sweep --device cpu -o {profile} --resume", cwd)
+    assert refused.returncode == Exit.USAGE
+    assert "--shape smollm2-135m --lengths 512,1k" in refused.stderr
+    assert (cwd / profile).read_bytes() == before
+
+
+def test_an_interrupt_says_where_the_figures_are(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "questprof", *SMALL.split(), "-o", "p.jsonl"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        while "length 512" not in child.stdout.readline():
+            pass
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=120)
+    assert child.returncode == Exit.INTERRUPTED
+    assert "p.jsonl" in said
+    assert "--resume" in said
+    assert read_profile(tmp_path / "p.jsonl").warnings == ()
+
+
 def test_resume_measures_only_what_is_missing(tmp_path: Path) -> None:
     first = run(SMALL.replace("512,1k", "512") + " -o p.jsonl --json", tmp_path)
     assert first.returncode == Exit.OK, first.stderr
@@ -136,6 +174,16 @@ def test_resume_measures_only_what_is_missing(tmp_path: Path) -> None:
         ("sweep --device cpu --policies magic", Exit.USAGE, "quest-open"),
         ("sweep --device tpu", Exit.USAGE, "cuda"),
         ("sweep --device cpu --resume", Exit.USAGE, "-o"),
+        ("sweep --device cpu --resume --force -o new.jsonl", Exit.USAGE, "--force"),
+        ("sweep --device cpu --resume -o taken.jsonl", Exit.USAGE, "no questprof profile"),
+        ("sweep --device cpu -o new.jsonl --html new.jsonl", Exit.USAGE, "a file each"),
+        ("sweep --device cpu -o new.jsonl --html taken.jsonl", Exit.USAGE, "--force"),
+        ("sweep --device cpu -o new.jsonl --html /proc/x.html", Exit.USAGE, "cannot write"),
+        ("sweep --device cpu -o /proc/x/y.jsonl", Exit.USAGE, "cannot write"),
+        ("sweep --device cpu --dtype int8", Exit.USAGE, "fp16, bf16, fp32"),
+        ("sweep --device cpu --head-dim 96", Exit.USAGE, "64 and 128"),
+        ("sweep --device cpu --backends sdpa", Exit.USAGE, "questprof"),
+        ("report newer.jsonl -o newer.jsonl --force", Exit.USAGE, "schema version"),
         ("sweep --device cpu --page-sizes 256 --budgets 1k --lengths 1k", Exit.USAGE, "1 to 128"),
         ("sweep --device cpu --shape config.json", Exit.USAGE, "config.json"),
         ("sweep --device cpu -o taken.jsonl", Exit.USAGE, "--force"),

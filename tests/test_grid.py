@@ -109,6 +109,12 @@ def test_config_json(tmp_path: Path) -> None:
         '{"num_attention_heads": 0, "hidden_size": 64, "num_hidden_layers": 1}',
         '{"num_attention_heads": "many", "hidden_size": 64, "num_hidden_layers": 1}',
         '{"num_attention_heads": 8, "num_hidden_layers": 1}',
+        '{"num_attention_heads": 7, "hidden_size": 512, "num_hidden_layers": 1}',
+        '{"num_attention_heads": 8, "num_key_value_heads": 2.7, "hidden_size": 64, "num_hidden_layers": 1}',
+        '{"num_attention_heads": 8, "num_key_value_heads": true, "hidden_size": 64, "num_hidden_layers": 1}',
+        '{"num_attention_heads": 8, "head_dim": Infinity, "num_hidden_layers": 1}',
+        '{"num_attention_heads": 8, "kv_lora_rank": 512, "head_dim": 64, "num_hidden_layers": 1}',
+        "[" * 100_000,
     ],
 )
 def test_config_that_is_no_transformer(tmp_path: Path, text: str) -> None:
@@ -117,6 +123,24 @@ def test_config_that_is_no_transformer(tmp_path: Path, text: str) -> None:
     with pytest.raises(QuestprofError, match=r"config\.json") as caught:
         resolve_shape(str(config), kv_dtype="fp16")
     assert caught.value.status == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("more", "kv_heads"),
+    [("", 8), (', "multi_query": true', 1), (', "num_kv_heads": 2', 2), (', "num_key_value_heads": null', 8)],
+)
+def test_kv_heads_of_a_config(tmp_path: Path, more: str, kv_heads: int) -> None:
+    text = f'{{"num_attention_heads": 8, "hidden_size": 512, "num_hidden_layers": 1{more}}}'
+    (tmp_path / "config.json").write_text(text, encoding="utf-8-sig")
+    shape = resolve_shape(str(tmp_path / "config.json"), kv_dtype="fp16")
+    assert (shape.num_kv_heads, shape.head_dim) == (kv_heads, 64)
+
+
+def test_repeated_shapes_are_one_and_baselines_alone_are_refused() -> None:
+    shape = resolve_shape("llama-2-7b", kv_dtype="fp16")
+    assert len(plan_blocks(_grid(shapes=(shape, shape)))) == 2
+    with pytest.raises(QuestprofError, match="baselines only"):
+        plan_blocks(_grid(backends=("sdpa",)))
 
 
 def test_missing_config_and_unknown_preset(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ def _record(length: int, **changes: object) -> Record:
 
 
 def _write(path: Path, *lengths: int) -> None:
-    with ProfileWriter(path, HEADER) as writer:
+    with ProfileWriter(path) as writer:
+        writer.begin(HEADER)
         for length in lengths:
             writer.append(_record(length))
 
@@ -46,10 +47,10 @@ def test_existing_output_is_refused_and_kept(tmp_path: Path) -> None:
     _write(path, 2048)
     before = path.read_bytes()
     with pytest.raises(QuestprofError, match="exists"):
-        ProfileWriter(path, HEADER)
+        ProfileWriter(path)
     assert path.read_bytes() == before
-    with ProfileWriter(path, HEADER, force=True):
-        pass
+    with ProfileWriter(path, force=True) as writer:
+        writer.begin(HEADER)
     assert read_profile(path).records == ()
 
 
@@ -69,8 +70,10 @@ def test_resume_cuts_the_torn_line_and_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     _write(path, 2048, 4096)
     path.write_bytes(path.read_bytes()[:-20])
-    with ProfileWriter(path, HEADER, resume=True) as writer:
-        assert writer.existing == (_record(2048),)
+    with ProfileWriter(path, resume=True) as writer:
+        assert writer.kept is not None
+        assert writer.kept.records == (_record(2048),)
+        assert writer.begin(HEADER) == HEADER
         writer.append(_record(8192))
     profile = read_profile(path)
     assert [record.point.seq_len for record in profile.records] == [2048, 8192]
@@ -82,8 +85,11 @@ def test_resume_in_another_environment_is_refused(tmp_path: Path) -> None:
     _write(path, 2048)
     before = path.read_bytes()
     other = msgspec.structs.replace(HEADER, environment=msgspec.structs.replace(CPU, device_name="another"))
-    with pytest.raises(QuestprofError, match="another environment") as caught:
-        ProfileWriter(path, other, resume=True)
+    with (
+        ProfileWriter(path, resume=True) as writer,
+        pytest.raises(QuestprofError, match="another environment") as caught,
+    ):
+        writer.begin(other)
     assert "device_name: 'Toy CPU' -> 'another'" in caught.value.why
     assert path.read_bytes() == before
 
@@ -149,7 +155,7 @@ def test_a_killed_writer_loses_at_most_its_line(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[2]); from pathlib import Path\n"
         "from test_store import HEADER, _record\nfrom questprof.store import ProfileWriter\n"
-        "writer = ProfileWriter(Path(sys.argv[1]), HEADER)\n"
+        "writer = ProfileWriter(Path(sys.argv[1])); writer.begin(HEADER)\n"
         "length = 1024\n"
         "while True:\n    writer.append(_record(length)); print(length, flush=True); length += 1\n"
     )
@@ -166,3 +172,45 @@ def test_ids_do_not_depend_on_default_fields() -> None:
     point = Point(shape=SHAPE, seq_len=2048, token_budget=1024)
     assert point.point_id == msgspec.structs.replace(point, seed=0, page_order="shuffled").point_id
     assert point.point_id != msgspec.structs.replace(point, seed=1).point_id
+
+
+@pytest.mark.parametrize("options", [{"resume": True}, {"force": True}])
+def test_two_writers_of_one_profile(tmp_path: Path, options: dict[str, bool]) -> None:
+    path = tmp_path / "p.jsonl"
+    with ProfileWriter(path) as first:
+        first.begin(HEADER)
+        first.append(_record(2048))
+        before = path.read_bytes()
+        with pytest.raises(QuestprofError, match="another questprof is writing it"):
+            ProfileWriter(path, **options)
+        first.append(_record(4096))
+    assert path.read_bytes().startswith(before)
+    assert len(read_profile(path).records) == 2
+
+
+def test_a_refused_start_leaves_the_old_profile(tmp_path: Path) -> None:
+    """--force empties the file only when there is a header to put there."""
+    path = tmp_path / "p.jsonl"
+    _write(path, 2048)
+    before = path.read_bytes()
+    with ProfileWriter(path, force=True):
+        pass
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"point_id": "0123456789abcdef"},
+        {"point": Point(shape=msgspec.structs.replace(SHAPE, num_kv_heads=0), seq_len=2048)},
+        {"point": Point(shape=msgspec.structs.replace(SHAPE, kv_dtype="fp3"), seq_len=2048)},
+    ],
+)
+def test_records_that_cannot_be_are_corrupt(tmp_path: Path, changes: dict[str, object]) -> None:
+    path = tmp_path / "p.jsonl"
+    record = msgspec.structs.replace(_record(2048), **changes)
+    if "point" in changes:
+        record = msgspec.structs.replace(record, point_id=record.point.point_id)
+    path.write_bytes(seal(HEADER) + seal(record))
+    with pytest.raises(QuestprofError, match="line 2 is corrupt"):
+        read_profile(path)

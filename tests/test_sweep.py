@@ -136,6 +136,46 @@ def test_memory_that_runs_out_all_the_same_is_caught(monkeypatch: pytest.MonkeyP
     assert "out of memory" in records[0].reason
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError("no memory"), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate")]
+)
+def test_memory_that_runs_out_late_loses_no_point_and_doubles_none(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    real, calls = sweep.check, 0
+
+    def check(*arguments: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 5:  # the second check after timing
+            raise error
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sweep, "check", check)
+    records = _run(DENSE, SDPA, QUEST)
+    assert calls == 5
+    assert sorted(r.point_id for r in records) == sorted(p.point_id for p in (DENSE, SDPA, QUEST))
+    assert {r.status for r in records} == {"oom"}
+
+
+def test_a_library_that_refuses_a_point_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("No available kernel. Aborting execution.\nmore")
+
+    real = backends.load
+    monkeypatch.setattr(
+        sweep,
+        "load",
+        lambda name, device: (
+            replace(real(name, device), stages={"dense": refuse}) if name == "sdpa" else real(name, device)
+        ),
+    )
+    by_backend = {record.point.backend: record for record in _run(SDPA, QUEST)}
+    assert by_backend["sdpa"].status == "unavailable"
+    assert by_backend["sdpa"].reason == "No available kernel. Aborting execution."
+    assert by_backend["questprof"].status == "ok"
+
+
 def test_what_a_backend_cannot_do_is_unavailable() -> None:
     ragged = msgspec.structs.replace(SDPA, batch_size=2, seq_lens=(200, 100))
     odd = msgspec.structs.replace(QUEST, shape=msgspec.structs.replace(SHAPE, head_dim=96))

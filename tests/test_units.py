@@ -15,7 +15,9 @@ def test_parse_count(text: str, value: int) -> None:
     assert parse_count(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "k", "8x", "-1", "1.5k", "8kk", "eight", "8 k"])
+@pytest.mark.parametrize(
+    "text", ["", "k", "8x", "-1", "1.5k", "8kk", "eight", "8 k", "\u0663", "9" * 30, "9999999999999m"]
+)
 def test_parse_count_refuses(text: str) -> None:
     with pytest.raises(QuestprofError) as caught:
         parse_count(text, "length")

@@ -69,11 +69,13 @@ def _package(name: str, versions: dict[str, str], fix: str) -> Finding:
 
 
 def _gpu() -> Finding:
-    import torch
-
     from questprof import environment
     from questprof.units import format_bytes
 
+    try:
+        import torch
+    except ImportError:
+        return Finding("GPU", False, "not looked for: torch is not installed", "install torch first")
     if not torch.cuda.is_available():
         fix = "a driver and a CUDA build of torch give --device cuda; sweeps run on the CPU until then"
         return Finding("GPU", False, "torch sees none", fix)

@@ -18,7 +18,7 @@ def formula(
     kv_heads: options.KV_HEADS = None,
     head_dim: options.HEAD_DIM = None,
     layers: options.LAYERS = None,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Requests of this length.")] = 1,
+    batch: Annotated[int, typer.Option("--batch", min=1, max=1 << 20, help="Requests of this length.")] = 1,
     dtype: Annotated[str, typer.Option("--dtype", help="KV dtype.")] = "fp16",
     summary_dtype: options.SUMMARY_DTYPE = "",
     tile: Annotated[

@@ -43,5 +43,7 @@ def report(
         for warning in profile.warnings:
             print(f"warning: {warning}", file=sys.stderr)
     target = output or profiles[0].with_suffix(".html")
+    if target.resolve() in {path.resolve() for path in profiles}:
+        raise QuestprofError(f"{target}", "it is the profile itself", "Name another page with -o.")
     write_report(read, target, modes[plotlyjs], force)
     print(target)

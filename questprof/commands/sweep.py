@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from questprof.commands import options
-from questprof.errors import Exit, QuestprofError
+from questprof.errors import Exit
 
 if TYPE_CHECKING:
     from questprof.grid import Grid
@@ -61,9 +61,9 @@ def sweep(
             )
             for name in shape or ["llama-2-7b"]
         ),
-        lengths=parse_sizes(lengths or default.lengths, "length"),
+        lengths=parse_sizes(default.lengths if lengths is None else lengths, "length"),
         page_sizes=parse_sizes(page_sizes, "page size"),
-        budgets=parse_sizes(budgets or default.budgets, "budget"),
+        budgets=parse_sizes(default.budgets if budgets is None else budgets, "budget"),
         batch_sizes=parse_sizes(batch, "batch size"),
         device=where,
         policies=check_names(policies, "policy"),
@@ -73,7 +73,15 @@ def sweep(
     blocks = plan_blocks(grid)
     outputs = plan_outputs(output, html, where, force=force, resume=resume)
     console = plain_console(stderr=json)
-    profile = run_sweep(blocks, where, outputs, samples or default.samples, console)
+    try:
+        profile = run_sweep(blocks, where, outputs, samples or default.samples, console)
+    except KeyboardInterrupt:
+        print(
+            f"interrupted; what was measured is in {outputs.profile}: repeat the command with "
+            f"-o {outputs.profile} --resume",
+            file=sys.stderr,
+        )
+        raise typer.Exit(Exit.INTERRUPTED) from None
     _conclude(profile, grid, outputs, json)
 
 
@@ -81,57 +89,55 @@ def _conclude(profile: Profile, grid: Grid, outputs: Outputs, json: bool) -> Non
     """Print the closing table (or the JSON document), write the page, exit with the sweep's status."""
     from questprof.report import write_report
 
+    _print_json(profile, outputs) if json else _print_closing(profile, grid)
     if outputs.page:
-        write_report([profile], outputs.page, "inline", force=True)
-    if json:
-        _print_json(profile, outputs)
-    else:
-        _print_closing(profile, grid, outputs)
+        write_report([profile], outputs.page, "inline", outputs.force)
+    if not json:
+        for path in filter(None, (outputs.profile, outputs.page)):
+            print(path)
     status = exit_status(profile)
     if status:
         raise typer.Exit(status)
 
 
-def _print_closing(profile: Profile, grid: Grid, outputs: Outputs) -> None:
+def _print_closing(profile: Profile, grid: Grid) -> None:
     from questprof.crossover import verdicts
-    from questprof.display import advice, plain_console, problems, scan_table
+    from questprof.display import SOURCES, advice, plain_console, print_tables, problems
     from questprof.scan import scan_rows, series
 
     rows = scan_rows(profile)
-    console = plain_console()
-    console.print(scan_table(rows))
+    print_tables(plain_console(), rows)
+    print(SOURCES)
     for sentence in verdicts(series(rows)):
-        console.print(sentence, highlight=False)
+        print(sentence)
     alarms = dict.fromkeys(alarm for row in rows for alarm in row.alarms)
     for line in (*alarms, *problems(profile.records)):
         print(f"warning: {line}", file=sys.stderr)
-    console.print(advice(grid), highlight=False)
-    for path in (outputs.profile, outputs.page):
-        if path:
-            print(path)
+    print(advice(grid))
 
 
 def _print_json(profile: Profile, outputs: Outputs) -> None:
     import msgspec
 
-    from questprof.scan import scan_rows
+    from questprof.crossover import verdicts
+    from questprof.display import SOURCES
+    from questprof.scan import scan_rows, series
 
+    rows = scan_rows(profile)
     document = {
         "profile": str(outputs.profile),
         "page": str(outputs.page) if outputs.page else None,
         "environment": profile.header.environment,
-        "rows": scan_rows(profile),
+        "sources": SOURCES,
+        "verdicts": verdicts(series(rows)),
+        "rows": rows,
     }
     print(msgspec.json.encode(document).decode())
 
 
 def exit_status(profile: Profile) -> Exit:
     """1 when a point is wrong, 3 when none could run, otherwise 0."""
-    statuses = [record.status for record in profile.records]
+    statuses = {record.status for record in profile.records}
     if "wrong" in statuses:
         return Exit.CHECK_FAILED
-    if statuses and all(status in ("oom", "unavailable") for status in statuses):
-        return Exit.MACHINE
-    if not statuses:
-        raise QuestprofError("nothing was measured", "the grid is empty", "Give at least one length.")
-    return Exit.OK
+    return Exit.MACHINE if statuses <= {"oom", "unavailable"} else Exit.OK

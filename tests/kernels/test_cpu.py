@@ -164,6 +164,18 @@ def test_append_reads_new_keys_and_the_tail_box_only() -> None:
     assert torch.equal(pool.summary.data[0, tail], torch.stack([both.amin(0), both.amax(0)]))
 
 
+def test_a_page_without_older_tokens_gets_the_box_of_the_new_keys_alone() -> None:
+    case = make_cache([16, 3], 16, 1, 64, FP32, seed=40, append=cpu.append)
+    new_indptr = case.cache.extend([2, 2])
+    pages = [case.cache.physical_pages(0)[1], case.cache.physical_pages(1)[0]]
+    summary = case.cache.pool.summary.data
+    summary[0, pages, 0], summary[0, pages, 1] = -99.0, 99.0
+    new = torch.randn(4, 1, 64)
+    cpu.append(case.cache, new, new, new_indptr)
+    assert torch.equal(summary[0, pages[0]], torch.stack([new[:2, 0].amin(0), new[:2, 0].amax(0)]))
+    assert torch.equal(summary[0, pages[1]], torch.tensor([[-99.0], [99.0]]).expand(2, 64))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_append_twice_changes_nothing(dtype: str) -> None:
     case = make_cache([5, 0, 16], 16, 2, 64, DTYPES[dtype], seed=3, append=cpu.append)
@@ -257,12 +269,16 @@ def test_the_bound_of_a_one_token_page_is_the_dot_product() -> None:
 
 
 def test_infinite_keys_score_as_the_equation_says() -> None:
-    keys = torch.zeros(4, 1, 64)
-    keys[0, 0, 0], keys[1, 0, 0], keys[2, 0, 1] = INF, -INF, INF
-    case = make_cache([4], 1, 1, 64, FP32, seed=12, keys=keys, append=cpu.append)
-    q = torch.zeros(1, 1, 64)
-    q[0, 0, 0] = 1.0  # page 2 multiplies 0 by infinity
-    torch.testing.assert_close(run_score(case, q), torch.tensor([[INF, -INF, NAN, 0.0]]), equal_nan=True)
+    keys = torch.zeros(12, 1, 64)
+    keys[0, 0, 0] = keys[2, 0, 0] = keys[3, 0, 0] = INF  # pages 0 and 1: up to infinity, all infinite
+    keys[4, 0, 0] = keys[6, 0, 0] = keys[7, 0, 0] = -INF  # pages 2 and 3: the same below
+    keys[8, 0, 1], keys[10, 0, 1] = INF, -INF  # pages 4 and 5: where q is 0
+    case = make_cache([12], 2, 1, 64, FP32, seed=12, keys=keys, append=cpu.append)
+    q = torch.zeros(1, 2, 64)
+    q[0, 0, 0], q[0, 1, 0] = 1.0, -1.0
+    expected = torch.tensor([[INF, INF, 0.0, -INF, NAN, NAN], [0.0, -INF, INF, INF, NAN, NAN]])
+    torch.testing.assert_close(run_score(case, q), expected, equal_nan=True)
+    torch.testing.assert_close(reference.score(q, case.cache), expected.double(), equal_nan=True)
 
 
 # select
