@@ -1,4 +1,4 @@
-"""What every Triton launcher checks before it launches; nothing here allocates or synchronises."""
+"""What every launcher checks before it launches; nothing here allocates or synchronises."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -219,11 +219,13 @@ def test_a_missing_gpu_is_the_machines_fault(tmp_path: Path) -> None:
 
 
 def test_help_is_fast_and_imports_no_torch(tmp_path: Path) -> None:
+    """Under 0.3 s on an idle core: processor time, so that tests beside this one do not count."""
     seconds = []
     for _ in range(5):
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert run("--help", tmp_path).returncode == Exit.OK
-        seconds.append(time.perf_counter() - started)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(seconds) < 0.3
     code = (
         "import sys, questprof.cli\n"
