@@ -205,4 +205,6 @@ def _why_left_out(row: Row) -> str:
         return "without a valid dense baseline"
     if row.speed_up is None:
         return "not timed" if row.quest_us is None else "faster than memory can be"
+    if row.unsteady:
+        return f"{row.unsteady} samples too far apart"
     return f"dense {row.fastest.status}"

@@ -13,6 +13,9 @@ from typing import Literal
 
 from questprof.model import Check, Point, Status
 
+STEADY_SPREAD = 3.0
+"""90th over 10th percentile up to which samples are evidence: beyond it something else ran on the machine."""
+
 
 @dataclass(frozen=True)
 class Stat:
@@ -22,6 +25,11 @@ class Stat:
     p10: float
     p90: float
     num_samples: int
+
+    @property
+    def steady(self) -> bool:
+        """Whether the samples lie close enough together for their median to mean something."""
+        return self.p90 <= STEADY_SPREAD * self.p10
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,13 @@ class Row:
     def usable(self) -> bool:
         """Whether `speed_up` is evidence: both sides checked, stable and physically possible."""
         stable = self.status == "ok" and self.fastest is not None and self.fastest.status == "ok"
-        return stable and self.speed_up is not None
+        return stable and self.speed_up is not None and not self.unsteady
+
+    @property
+    def unsteady(self) -> str:
+        """Which side's samples spread too widely for a verdict, `dense` or `Quest`; '' when neither does."""
+        sides = {"dense": self.fastest.stat if self.fastest else None, "Quest": self.stats.get("quest")}
+        return next((side for side, stat in sides.items() if stat and not stat.steady), "")
 
     @property
     def dense_backend(self) -> str | None:

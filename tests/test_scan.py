@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from profiles import CPU, GQA_SHAPE, SHAPE, dense, profile, quest, two_baselines
+from questprof.crossover import verdicts
 from questprof.model import Ceiling, Check, Shape, StageTiming
 from questprof.rows import Row, summarise
 from questprof.scan import best_ceiling, scan_rows, series
@@ -301,3 +302,18 @@ def test_rows_can_be_written_as_json():
     assert [row["quest_us"] for row in found] == [row.quest_us for row in rows]
     assert found[0]["fastest"]["name"] == "sdpa"
     assert found[-1]["missing"]["quest_us"] == "oom"
+
+
+def test_samples_far_apart_are_no_evidence():
+    """Real samples of a CPU that other programs used: the median says 32.6x, the spread that it says nothing.
+
+    Quest 255, 269, 8590: p10 = 255 + 0.2 x 14 = 257.8, p90 = 269 + 0.8 x 8321 = 6925.8, 27 times as much.
+    """
+    records = (
+        replace(dense(8192, 1.0), times_us={"dense": (8763.0, 8937.0, 8923.0)}),
+        replace(quest(8192, (4.0, 2.0, 6.0)), times_us={"quest": (255.0, 8590.0, 269.0)}),
+    )
+    (row,) = scan_rows(profile(*records))
+    assert row.speed_up == pytest.approx(8923 / 269)
+    assert (row.usable, row.unsteady) == (False, "Quest")
+    assert verdicts(series([row]))[0].count("8k Quest samples too far apart") == 1
