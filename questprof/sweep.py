@@ -63,25 +63,24 @@ def refusals(block: Block, device: str) -> dict[str, str]:
 def run_block(block: Block, machine: Machine, done: frozenset[str] = frozenset()) -> Iterator[Record]:
     """Records of the block's points that are not in `done` (point ids), baselines first."""
     points = [point for point in block.points if point.point_id not in done]
-    refused = refusals(block, machine.environment.device)
+    device = machine.environment.device
+    backends = {name: load(name, device) for name in {FILLER, *(point.backend for point in points)}}
+    refused = refusals(block, device)
     fitting = []
     for point in points:
         if point.point_id in refused:
             yield _record(point, machine, "unavailable", refused[point.point_id])
-        elif shortage := memory_shortage(point, machine.environment.device):
+        elif shortage := memory_shortage(point, backends[point.backend], device):
             yield _record(point, machine, "oom", shortage)
         else:
             fitting.append(point)
     if fitting:
-        names = {FILLER, *(point.backend for point in fitting)}
-        backends = {name: load(name, machine.environment.device) for name in names}
         yield from _run_fitting(fitting, backends, machine)
 
 
-def memory_shortage(point: Point, device: str) -> str:
+def memory_shortage(point: Point, backend: Backend, device: str) -> str:
     """Why the point does not fit, with the predicted and the available bytes; '' when it fits."""
-    copies = 2 if point.backend == "sdpa" else 1
-    needed = copies * cache_bytes(point)
+    needed = backend.caches_held * cache_bytes(point)
     available = int(available_bytes(device) * USABLE_SHARE)
     if needed <= available:
         return ""
@@ -141,8 +140,8 @@ def _measure(points: Sequence[Point], backends: dict[str, Backend], machine: Mac
 
 def _bind_all(points: Sequence[Point], backends: dict[str, Backend], machine: Machine) -> list[_Running]:
     """Fill the rotation's caches once and bind every point to as many of them as it needs."""
-    copies = 2 if any(point.backend == "sdpa" for point in points) else 1
-    sizes = [_rotation_size(point, machine, copies) for point in points]
+    caches_held = max(backends[point.backend].caches_held for point in points)
+    sizes = [_rotation_size(point, machine, caches_held) for point in points]
     pool = make_pool(points[0], max(sizes), machine.environment.num_workers)
     caches = [make_cache(points[0], pool, backends[FILLER], index) for index in range(max(sizes))]
     running = []
@@ -161,13 +160,13 @@ def _bind_all(points: Sequence[Point], backends: dict[str, Backend], machine: Ma
     return running
 
 
-def _rotation_size(point: Point, machine: Machine, copies: int) -> int:
+def _rotation_size(point: Point, machine: Machine, caches_held: int) -> int:
     """Caches for a cold rotation, as many as memory holds when a baseline needs its own copy of each."""
     counted = ledger.counted_bytes(ledger.entries(point, machine.environment.num_workers))
     stages = ("dense",) if point.policy == "dense" else ("score", "attend")
     wanted = machine.executor.rotation_size(min(counted[stage] for stage in stages))
     usable = available_bytes(machine.environment.device) * USABLE_SHARE
-    return max(1, min(wanted, int(usable / (copies * cache_bytes(point)))))
+    return max(1, min(wanted, int(usable / (caches_held * cache_bytes(point)))))
 
 
 def _check_before(run: _Running) -> str:

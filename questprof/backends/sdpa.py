@@ -33,6 +33,7 @@ def load(device: str) -> Backend:
         prepare=_prepare,
         scratch_floats={},
         why_not=_why_not,
+        caches_held=2,
     )
 
 
