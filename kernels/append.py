@@ -2,6 +2,11 @@
 
 The summary follows equations (1), (8) and (14): a page without older tokens gets the box of its new keys, a
 tail page in use has its box widened by them. Only new keys and that one box are read, whatever the length.
+
+A program writes a run of pages of one KV head. In the paired layout a box is two contiguous vectors. In the
+transposed one its numbers lie a row apart: a token that widens the tail writes 2 bytes (of a 16-bit summary)
+at 2 * head_dim places, which no launch can avoid; a prefill gathers the boxes of its run first and writes
+each row's share of them at once.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import triton
 import triton.language as tl
 from questprof_kernels.arguments import check_cache, check_grid, check_tensor
 from questprof_kernels.paged_cache import PagedCache
-from questprof_kernels.plan import AppendPlan, plan_append
+from questprof_kernels.plan import SUMMARY_BLOCK_PAGES, AppendPlan, ceil_div, plan_append
 
 
 @triton.jit
@@ -26,6 +31,8 @@ def append_kernel(
     block_table,
     kv_indptr,
     last_page_len,
+    summary_table,
+    summary_indptr,
     new_indptr,
     keys_token_stride,
     keys_head_stride,
@@ -38,67 +45,151 @@ def append_kernel(
     PAGE_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     TILE_SLOTS: tl.constexpr,
-    SUMMARISE: tl.constexpr,
+    RUN_PAGES: tl.constexpr,
+    BLOCK_PAGES: tl.constexpr,
+    LAYOUT: tl.constexpr,  # of the summary; "none" leaves it alone
 ):
-    """One program: every grid[0]-th touched page of one request for one KV head."""
+    """One program: every grid[0]-th run of RUN_PAGES touched pages of one request for one KV head.
+
+    Runs begin at multiples of RUN_PAGES, so that one lies in one block of a transposed summary.
+    """
+    FEW: tl.constexpr = RUN_PAGES == 1  # new tokens: latency counts; in a prefill, registers do
+    SUMMARISED: tl.constexpr = LAYOUT != "none"
+    GATHERED: tl.constexpr = LAYOUT == "transposed" and RUN_PAGES > 1
+    UPPER: tl.constexpr = BLOCK_PAGES if LAYOUT == "transposed" else HEAD_DIM  # from a min to its max
     head = tl.program_id(1).to(tl.int64)
     request = tl.program_id(2).to(tl.int64)
     first_new = tl.load(new_indptr + request).to(tl.int64)
     num_new = tl.load(new_indptr + request + 1) - first_new
     start = tl.load(kv_indptr + request)
     num_pages = tl.load(kv_indptr + request + 1) - start
-    seq_len = (num_pages - 1).to(tl.int64) * PAGE_SIZE + tl.load(last_page_len + request)
+    last_len = tl.load(last_page_len + request)
+    if LAYOUT == "transposed":
+        blocks = summary_table + tl.load(summary_indptr + request)
     if (num_new <= 0) | (num_pages <= 0):
         return
+    seq_len = (num_pages - 1).to(tl.int64) * PAGE_SIZE + last_len
     oldest = seq_len - num_new  # position of the first new token
-    slot = tl.arange(0, TILE_SLOTS)
-    dims = tl.arange(0, HEAD_DIM)[None, :]
-    keys += head * keys_head_stride + dims * keys_dim_stride
-    values += head * values_head_stride + dims * values_dim_stride
-    for page in range(oldest // PAGE_SIZE + tl.program_id(0), num_pages, tl.num_programs(0)):
-        position = page * PAGE_SIZE + slot
-        new = ((position >= oldest) & (position < seq_len) & (slot < PAGE_SIZE))[:, None]
-        token = (first_new + position - oldest)[:, None]
-        physical = tl.load(block_table + start + page).to(tl.int64)
-        where = ((physical * NUM_KV_HEADS + head) * PAGE_SIZE + slot)[:, None] * HEAD_DIM + dims
-        new_keys = tl.load(keys + token * keys_token_stride, mask=new, other=0.0)
-        new_values = tl.load(values + token * values_token_stride, mask=new, other=0.0)
-        tl.store(k + where, new_keys, mask=new)
-        tl.store(v + where, new_values, mask=new)
-        if SUMMARISE:
-            box = summary + (head * num_pool_pages + physical) * (2 * HEAD_DIM) + tl.arange(0, HEAD_DIM)
-            in_use = tl.full([HEAD_DIM], page * PAGE_SIZE, tl.int64) < oldest
-            _widen_box(box, new_keys.to(tl.float32), new, in_use, HEAD_DIM)
+    first_page = oldest // PAGE_SIZE
+    table = block_table + start
+    dim = tl.arange(0, HEAD_DIM)
+    lane = tl.arange(0, RUN_PAGES)[:, None]
+    keys += (first_new - oldest) * keys_token_stride + head * keys_head_stride + dim * keys_dim_stride
+    values += (first_new - oldest) * values_token_stride + head * values_head_stride + dim * values_dim_stride
+    last_run = (num_pages - 1) // RUN_PAGES
+    for run in range(first_page // RUN_PAGES + tl.program_id(0), last_run + 1, tl.num_programs(0)):
+        origin = run * RUN_PAGES
+        first = tl.maximum(origin, first_page)
+        stop = tl.minimum(origin + RUN_PAGES, num_pages)
+        whole = GATHERED & (origin * PAGE_SIZE >= oldest)  # no box of older tokens among the run's
+        if LAYOUT == "transposed":
+            block = tl.load(blocks + origin // BLOCK_PAGES).to(tl.int64)
+            boxes = summary + ((block * NUM_KV_HEADS + head) * HEAD_DIM + dim) * (2 * BLOCK_PAGES)
+            boxes += origin % BLOCK_PAGES
+        elif LAYOUT == "paired":
+            boxes = summary + head * num_pool_pages * (2 * HEAD_DIM) + dim
+        if GATHERED:
+            lowers = tl.full([RUN_PAGES, HEAD_DIM], float("inf"), summary.dtype.element_ty)
+            uppers = tl.full([RUN_PAGES, HEAD_DIM], float("-inf"), summary.dtype.element_ty)
+        for page in range(first, stop):
+            position = page * PAGE_SIZE
+            first_slot = tl.maximum(oldest - position, 0).to(tl.int32)
+            num_slots = tl.minimum(seq_len - position, PAGE_SIZE).to(tl.int32)
+            lower = tl.full([HEAD_DIM], float("inf"), tl.float32)
+            upper = tl.full([HEAD_DIM], float("-inf"), tl.float32)
+            if FEW:  # wait for the tokens and their page's number at once, then for the old box
+                slot = first_slot + tl.arange(0, TILE_SLOTS)[:, None]
+                new_keys = _load_tile(keys, keys_token_stride, position, slot, num_slots)
+                new_values = _load_tile(values, values_token_stride, position, slot, num_slots)
+            physical = tl.load(table + page).to(tl.int64)
+            cell = (physical * NUM_KV_HEADS + head) * PAGE_SIZE * HEAD_DIM + dim[None, :]
+            if LAYOUT == "paired":
+                place = physical * (2 * HEAD_DIM)
+            elif LAYOUT == "transposed":
+                place = page - origin
+            if FEW:
+                if SUMMARISED:
+                    lower, upper = _with_old_box(lower, upper, boxes + place, UPPER, first_slot > 0)
+                lower, upper = _write_tile(
+                    k + cell, v + cell, new_keys, new_values, slot, num_slots, lower, upper, SUMMARISED
+                )
+            for tile in range(first_slot + FEW * TILE_SLOTS, num_slots, TILE_SLOTS):
+                slot = tile + tl.arange(0, TILE_SLOTS)[:, None]
+                new_keys = _load_tile(keys, keys_token_stride, position, slot, num_slots)
+                new_values = _load_tile(values, values_token_stride, position, slot, num_slots)
+                lower, upper = _write_tile(
+                    k + cell, v + cell, new_keys, new_values, slot, num_slots, lower, upper, SUMMARISED
+                )
+            if GATHERED and whole:
+                here = lane == (page - origin).to(tl.int32)
+                lowers = tl.where(here, lower[None, :].to(lowers.dtype), lowers)
+                uppers = tl.where(here, upper[None, :].to(uppers.dtype), uppers)
+            elif SUMMARISED:
+                if not FEW:
+                    lower, upper = _with_old_box(lower, upper, boxes + place, UPPER, first_slot > 0)
+                tl.store(boxes + place, lower.to(summary.dtype.element_ty))
+                tl.store(boxes + place + UPPER, upper.to(summary.dtype.element_ty))
+        if GATHERED and whole:  # pages that are not there yet keep empty boxes
+            tl.store(boxes[None, :] + lane, lowers)
+            tl.store(boxes[None, :] + lane + BLOCK_PAGES, uppers)
 
 
 @triton.jit
-def _widen_box(box, keys, new, in_use, HEAD_DIM: tl.constexpr):
-    """Widen the stored box by the `new` ones of keys [slots, HEAD_DIM]; not `in_use`: it is theirs alone."""
-    is_nan = new & (keys != keys)
+def _load_tile(tokens, token_stride, position, slot, num_slots):
+    """New keys or values [slots, HEAD_DIM] of the page at `position`; 0 from slot `num_slots` on."""
+    return tl.load(tokens[None, :] + (position + slot) * token_stride, mask=slot < num_slots, other=0.0)
+
+
+@triton.jit
+def _write_tile(k, v, keys, values, slot, num_slots, lower, upper, SUMMARISED: tl.constexpr):
+    """Write new keys, values [slots, HEAD_DIM] into their page at `k`, `v`; the box widened by the keys."""
+    new = slot < num_slots
+    tl.store(k + slot * keys.shape[1], keys, mask=new)
+    tl.store(v + slot * keys.shape[1], values, mask=new)
+    if SUMMARISED:
+        lower, upper = _widened(lower, upper, keys.to(tl.float32), new)
+    return lower, upper
+
+
+@triton.jit
+def _with_old_box(lower, upper, box, UPPER: tl.constexpr, in_use):
+    """The box (lower, upper), joined with the one at `box` when it is `in_use`, else not read."""
+    if in_use:
+        lower, upper = _joined(lower, upper, tl.load(box).to(tl.float32), tl.load(box + UPPER).to(tl.float32))
+    return lower, upper
+
+
+@triton.jit
+def _widened(lower, upper, keys, new):
+    """(min, max) [HEAD_DIM] widened by the `new` ones of keys [slots, HEAD_DIM]; a NaN makes both NaN."""
     number = new & (keys == keys)
-    lower = tl.min(tl.where(number, keys, float("inf")), axis=0)
-    upper = tl.max(tl.where(number, keys, float("-inf")), axis=0)
-    old_lower = tl.load(box, mask=in_use, other=float("inf"))
-    old_upper = tl.load(box + HEAD_DIM, mask=in_use, other=float("-inf"))
-    lower = tl.minimum(lower, old_lower.to(tl.float32), propagate_nan=tl.PropagateNan.ALL)
-    upper = tl.maximum(upper, old_upper.to(tl.float32), propagate_nan=tl.PropagateNan.ALL)
-    has_nan = tl.max(is_nan.to(tl.int32), axis=0) > 0
-    lower = tl.where(has_nan, float("nan"), lower)
-    upper = tl.where(has_nan, float("nan"), upper)
-    tl.store(box, lower.to(box.dtype.element_ty))
-    tl.store(box + HEAD_DIM, upper.to(box.dtype.element_ty))
+    least = tl.min(tl.where(number, keys, float("inf")), axis=0)
+    most = tl.max(tl.where(number, keys, float("-inf")), axis=0)
+    has_nan = tl.max((keys != keys).to(tl.int32), axis=0) > 0  # those that are not new are 0
+    least, most = tl.where(has_nan, float("nan"), least), tl.where(has_nan, float("nan"), most)
+    return _joined(lower, upper, least, most)
+
+
+@triton.jit
+def _joined(lower, upper, least, most):
+    """The box that holds both boxes; a NaN in either stays."""
+    lower = tl.minimum(lower, least, propagate_nan=tl.PropagateNan.ALL)
+    upper = tl.maximum(upper, most, propagate_nan=tl.PropagateNan.ALL)
+    return lower, upper
 
 
 def constants(
-    plan: AppendPlan, *, num_kv_heads: int, page_size: int, head_dim: int, summarise: bool
+    plan: AppendPlan, *, num_kv_heads: int, page_size: int, head_dim: int, layout: str
 ) -> dict[str, Any]:
-    """Compile-time parameters and launch options of `append_kernel`."""
+    """Compile-time parameters and launch options of `append_kernel`; `layout` "none" writes no summary."""
     return {
         "NUM_KV_HEADS": num_kv_heads,
         "PAGE_SIZE": page_size,
         "HEAD_DIM": head_dim,
         "TILE_SLOTS": plan.tile_slots,
-        "SUMMARISE": summarise,
+        "RUN_PAGES": plan.run_pages,
+        "BLOCK_PAGES": SUMMARY_BLOCK_PAGES,
+        "LAYOUT": layout,
         "num_warps": plan.num_warps,
     }
 
@@ -106,13 +197,14 @@ def constants(
 def append_plan(keys: torch.Tensor, cache: PagedCache, **overrides: int) -> AppendPlan:
     """The plan `append` makes for `keys` [num_new_tokens, ...]; `overrides` as `plan_append` takes them.
 
-    Each request is taken to receive at most all new tokens, and to touch at most the longest's pages.
+    Each request is taken to receive the mean of the new tokens and to touch at most the longest's pages:
+    one with more tokens is written by fewer programs than could work on it.
     """
     return plan_append(
         num_kv_heads=cache.pool.num_kv_heads,
         page_size=cache.pool.page_size,
         batch_size=cache.batch_size,
-        max_new_tokens=keys.shape[0],
+        max_new_tokens=ceil_div(keys.shape[0], max(1, cache.batch_size)),
         max_pages=cache.max_pages,
         **overrides,
     )
@@ -133,7 +225,7 @@ def append(
     the last ones of its sequence. Launching again with the same arguments changes nothing. Raises TypeError
     on a wrong dtype, ValueError on a wrong shape or device.
     """
-    _launch(cache, keys, values, new_indptr, plan, summarise=True)
+    _launch(cache, keys, values, new_indptr, plan, cache.pool.summary.layout)
 
 
 def append_kv(
@@ -145,7 +237,7 @@ def append_kv(
     plan: AppendPlan | None = None,
 ) -> None:
     """`append` without the summary: what a cache without Quest pays."""
-    _launch(cache, keys, values, new_indptr, plan, summarise=False)
+    _launch(cache, keys, values, new_indptr, plan, "none")
 
 
 def _launch(
@@ -154,8 +246,7 @@ def _launch(
     values: torch.Tensor,
     new_indptr: torch.Tensor,
     plan: AppendPlan | None,
-    *,
-    summarise: bool,
+    layout: str,
 ) -> None:
     check_cache(cache)
     pool, device = cache.pool, cache.pool.k.device
@@ -174,6 +265,8 @@ def _launch(
         cache.block_table,
         cache.kv_indptr,
         cache.last_page_len,
+        cache.summary_table,
+        cache.summary_indptr,
         new_indptr,
         *keys.stride(),
         *values.stride(),
@@ -183,6 +276,6 @@ def _launch(
             num_kv_heads=pool.num_kv_heads,
             page_size=pool.page_size,
             head_dim=pool.head_dim,
-            summarise=summarise,
+            layout=layout,
         ),
     )

@@ -1,77 +1,42 @@
 """The paged KV cache of one layer: page pool, page summaries, block tables.
 
 A `PagePool` owns the storage; several `PagedCache`s (batches of requests) may draw on one pool
-and share pages of it. Sizes and page lists are kept on the host; `block_table`, `kv_indptr` and
-`last_page_len` mirror them on the device for the stages. Imports no triton.
+and share pages of it. Sizes and page lists are kept on the host; these tensors mirror them on the
+device for the stages. Imports no triton.
 
-    block_table    int32 [capacity_pages]   physical page of each logical page, ragged by kv_indptr
-    kv_indptr      int32 [batch_size + 1]   request r owns logical pages kv_indptr[r]:kv_indptr[r+1]
-    last_page_len  int32 [batch_size]       valid tokens of the last page; 0 for an empty request
+    block_table     int32 [capacity_pages]   physical page of each logical page, ragged by kv_indptr
+    kv_indptr       int32 [batch_size + 1]   request r owns logical pages kv_indptr[r]:kv_indptr[r+1]
+    last_page_len   int32 [batch_size]       valid tokens of the last page; 0 for an empty request
+    summary_table   int32 [most blocks]      block of every 64 logical pages, ragged by summary_indptr
+    summary_indptr  int32 [batch_size + 1]   request r owns blocks summary_indptr[r]:summary_indptr[r+1]
+
+The last two serve the transposed summary; with the paired one, which has no blocks, they stay zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 import torch
+from questprof_kernels import cpu_memory
+from questprof_kernels.pieces import Pieces
+from questprof_kernels.plan import SUMMARY_BLOCK_PAGES, SUMMARY_LAYOUTS, ceil_div
+from questprof_kernels.summary import PairedSummary, Summary, TransposedSummary
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-def _last_page_len(seq_len: int, page_size: int) -> int:
-    """Valid tokens of the last page: 0 when empty, page_size when full."""
-    return (seq_len - 1) % page_size + 1 if seq_len else 0
-
-
-class PairedSummary:
-    """Min and max of the keys per page and KV head, side by side: [num_kv_heads, num_pages, 2, head_dim].
-
-    Head-major, so that scoring streams one head's pages; indexed by physical page, so that a
-    shared page has one summary. Index 0 of the third axis is min, 1 is max (equation (1)).
-    """
-
-    layout = "paired"
-
-    def __init__(
-        self, num_pages: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.data = torch.empty((num_kv_heads, num_pages, 2, head_dim), dtype=dtype, device=device)
-        self.reset(range(num_pages))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Element type of the stored bounds."""
-        return self.data.dtype
-
-    def bounds(self, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(min, max), each [num_pages_asked, num_kv_heads, head_dim], of physical `pages` (int)."""
-        picked = self.data[:, pages.long()]
-        return picked[:, :, 0].transpose(0, 1), picked[:, :, 1].transpose(0, 1)
-
-    def reset(self, pages: Iterable[int]) -> None:
-        """Make the boxes of `pages` empty: min +inf, max -inf."""
-        index = torch.tensor(list(pages), dtype=torch.long, device=self.data.device)
-        self.data[:, index, 0] = float("inf")
-        self.data[:, index, 1] = float("-inf")
-
-    def copy_page(self, src: int, dst: int) -> None:
-        """Copy the box of page `src` to page `dst`."""
-        self.data[:, dst] = self.data[:, src]
-
-    def rescan(self, page: int, keys: torch.Tensor) -> None:
-        """Set the box of `page` to the box of `keys` [num_kv_heads, num_valid, head_dim]."""
-        self.data[:, page, 0] = keys.amin(dim=1).to(self.dtype)
-        self.data[:, page, 1] = keys.amax(dim=1).to(self.dtype)
+SPARE_BLOCKS = 32
+"""Summary blocks of a pool beyond one per 64 pages: so many requests may have a partly filled one."""
 
 
 class PagePool:
     """Storage of K, V [num_pages, num_kv_heads, page_size, head_dim] and summaries, with reference counts.
 
-    A page taken from the pool has an empty box: the summary of its last owner never survives.
     `summary_dtype` must hold every value of `kv_dtype` exactly, or the box would not bound the keys.
+    `summary_layout` is `paired` or `transposed`; kernels/summary.py says what each costs. A transposed
+    summary has `num_summary_blocks` blocks of 64 pages. The default has room for all pages in up to
+    SPARE_BLOCKS requests that share none; more requests, or often forked ones, need more.
     """
 
     def __init__(
@@ -83,6 +48,8 @@ class PagePool:
         kv_dtype: torch.dtype,
         *,
         summary_dtype: torch.dtype | None = None,
+        summary_layout: str = "paired",
+        num_summary_blocks: int | None = None,
         device: torch.device | str = "cpu",
         num_workers: int | None = None,
     ) -> None:
@@ -91,14 +58,22 @@ class PagePool:
             raise ValueError(f"page_size {page_size} is outside 1..128")
         if summary_dtype not in (kv_dtype, torch.float32):
             raise ValueError(f"summary_dtype {summary_dtype} cannot hold every {kv_dtype} key exactly")
+        if summary_layout not in SUMMARY_LAYOUTS:
+            raise ValueError(f"summary_layout {summary_layout!r} is none of {', '.join(SUMMARY_LAYOUTS)}")
         self.device = torch.device(device)
         shape = (num_pages, num_kv_heads, page_size, head_dim)
-        self.k = torch.empty(shape, dtype=kv_dtype, device=self.device)
-        self.v = torch.empty(shape, dtype=kv_dtype, device=self.device)
-        self.summary = PairedSummary(num_pages, num_kv_heads, head_dim, summary_dtype, self.device)
+        self.k = cpu_memory.empty(shape, kv_dtype, self.device)
+        self.v = cpu_memory.empty(shape, kv_dtype, self.device)
+        self.pages = Pieces("page", num_pages, self._copy_page)
+        if num_summary_blocks is None:
+            num_summary_blocks = ceil_div(num_pages, SUMMARY_BLOCK_PAGES) + SPARE_BLOCKS
+        boxes = num_kv_heads, head_dim, summary_dtype, self.device
+        self.summary: Summary = (
+            PairedSummary(num_pages, *boxes)
+            if summary_layout == "paired"
+            else TransposedSummary(num_summary_blocks, *boxes)
+        )
         self.num_workers = num_workers or default_num_workers(self.device)
-        self._free = list(range(num_pages - 1, -1, -1))
-        self._references = [0] * num_pages
 
     @property
     def num_pages(self) -> int:
@@ -120,46 +95,11 @@ class PagePool:
         """Elements of one key or value vector."""
         return self.k.shape[3]
 
-    @property
-    def num_free(self) -> int:
-        """Pages nobody holds."""
-        return len(self._free)
-
     def reorder_free(self, order: Sequence[int]) -> None:
         """Hand out the free pages in this order from now on (a permutation of the free pages)."""
-        if sorted(order) != sorted(self._free):
-            raise ValueError("order is not a permutation of the free pages")
-        self._free = list(reversed(order))
+        self.pages.reorder_free(order)
 
-    def take(self, count: int) -> list[int]:
-        """`count` free pages with empty boxes, owned once; ValueError when too few are free."""
-        if count > len(self._free):
-            raise ValueError(f"{count} pages wanted, {len(self._free)} of {self.num_pages} free")
-        pages = [self._free.pop() for _ in range(count)]
-        for page in pages:
-            self._references[page] = 1
-        if pages:
-            self.summary.reset(pages)
-        return pages
-
-    def share(self, pages: Iterable[int]) -> None:
-        """Own `pages` once more."""
-        for page in pages:
-            self._references[page] += 1
-
-    def release(self, pages: Iterable[int]) -> None:
-        """Own `pages` once less; a page nobody owns is free again."""
-        for page in pages:
-            self._references[page] -= 1
-            if self._references[page] == 0:
-                self._free.append(page)
-
-    def is_shared(self, page: int) -> bool:
-        """Whether more than one owner holds `page`."""
-        return self._references[page] > 1
-
-    def copy_page(self, src: int, dst: int) -> None:
-        """Copy K, V and the box of page `src` to page `dst`."""
+    def _copy_page(self, src: int, dst: int) -> None:
         self.k[dst] = self.k[src]
         self.v[dst] = self.v[src]
         self.summary.copy_page(src, dst)
@@ -167,10 +107,34 @@ class PagePool:
 
 @dataclass
 class _Request:
-    """Host side of one request: its length in tokens and its physical pages in logical order."""
+    """Host side of one request: its length in tokens, its physical pages, its summary blocks."""
 
     seq_len: int = 0
     pages: list[int] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+
+
+class _Mirror:
+    """The requests' lists on the device: `table` int32 [capacity], row r at indptr[r]:indptr[r + 1]."""
+
+    def __init__(self, capacity: int, batch_size: int, device: torch.device) -> None:
+        self.table = torch.zeros(max(1, capacity), dtype=torch.int32, device=device)
+        self.indptr = torch.zeros(batch_size + 1, dtype=torch.int32, device=device)
+        self._starts = [0] * (batch_size + 1)
+
+    def write(self, rows: Sequence[Sequence[int]], first: tuple[int, int]) -> None:
+        """Write the entries from `first` (row, index in it) on; those before it are there already."""
+        starts = [0]
+        for row in rows:
+            starts.append(starts[-1] + len(row))
+        request, index = first
+        new = [entry for row in (rows[request][index:], *rows[request + 1 :]) for entry in row]
+        if new:
+            start = starts[request] + index
+            self.table[start : start + len(new)] = torch.tensor(new, dtype=torch.int32)
+        if starts != self._starts:
+            self.indptr.copy_(torch.tensor(starts, dtype=torch.int32))
+            self._starts = starts
 
 
 class PagedCache:
@@ -182,10 +146,13 @@ class PagedCache:
     def __init__(self, pool: PagePool, batch_size: int, capacity_pages: int) -> None:
         self.pool = pool
         self._requests = [_Request() for _ in range(batch_size)]
-        device = pool.device
-        self.block_table = torch.zeros(max(1, capacity_pages), dtype=torch.int32, device=device)
-        self.kv_indptr = torch.zeros(batch_size + 1, dtype=torch.int32, device=device)
-        self.last_page_len = torch.zeros(batch_size, dtype=torch.int32, device=device)
+        self._pages = _Mirror(capacity_pages, batch_size, pool.device)
+        # Every block is full but the last one of each request.
+        most_blocks = min(capacity_pages, capacity_pages // SUMMARY_BLOCK_PAGES + batch_size)
+        self._blocks = _Mirror(most_blocks * pool.summary.num_blocks(1), batch_size, pool.device)
+        self.block_table, self.kv_indptr = self._pages.table, self._pages.indptr
+        self.summary_table, self.summary_indptr = self._blocks.table, self._blocks.indptr
+        self.last_page_len = torch.zeros(batch_size, dtype=torch.int32, device=pool.device)
 
     @property
     def batch_size(self) -> int:
@@ -216,105 +183,137 @@ class PagedCache:
         """Physical pages of `request` in logical order."""
         return tuple(self._requests[request].pages)
 
+    def summary_blocks(self, request: int) -> tuple[int, ...]:
+        """Summary blocks of `request` in logical order; none with the paired layout."""
+        return tuple(self._requests[request].blocks)
+
+    def bounds(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The stored (min, max) of the pages of `request`, each [num_pages, num_kv_heads, head_dim]."""
+        entry = self._requests[request]
+        return self.pool.summary.bounds(entry.pages, entry.blocks)
+
+    def rescan(self, request: int, page: int) -> None:
+        """Set the box of logical `page` of `request` to that of its cached keys, equation (1)."""
+        entry, page_size = self._requests[request], self.pool.page_size
+        valid = min(page_size, entry.seq_len - page * page_size)
+        keys = self.pool.k[entry.pages[page], :, :valid]
+        self.pool.summary.rescan(entry.pages, entry.blocks, page, keys)
+
     def extend(self, new_tokens: Sequence[int]) -> torch.Tensor:
         """Make room for `new_tokens[r]` more tokens of each request r, before stage `append` writes them.
 
-        A tail page that another request shares is copied first, so that no branch changes
-        another's keys or box. Returns new_indptr, int32 [batch_size + 1]: request r's tokens are
+        A tail page or summary block that another request shares is copied first, so that no branch changes
+        another's keys or boxes. A new page has an empty box: what its last owner left there never survives.
+        Returns new_indptr, int32 [batch_size + 1]: request r's tokens are
         rows new_indptr[r]:new_indptr[r+1] of the keys and values given to `append`.
-        Raises ValueError, with nothing changed, when pool or block table is too small.
+        Raises ValueError, with nothing changed, when pool, summary or block table is too small.
         """
         if len(new_tokens) != self.batch_size or min(new_tokens, default=0) < 0:
             raise ValueError(f"new_tokens {tuple(new_tokens)} does not fit {self.batch_size} requests")
-        page_size = self.pool.page_size
-        copies = [self._must_copy_tail(r, n) for r, n in zip(self._requests, new_tokens, strict=True)]
-        grown = [
-            -(-(r.seq_len + n) // page_size) - len(r.pages)
-            for r, n in zip(self._requests, new_tokens, strict=True)
-        ]
-        if self.total_pages + sum(grown) > len(self.block_table):
-            raise ValueError(
-                f"{self.total_pages + sum(grown)} logical pages exceed capacity_pages {len(self.block_table)}"
-            )
-        fresh = iter(self.pool.take(sum(grown) + sum(copies)))
-        for request, count, extra, copy in zip(self._requests, new_tokens, grown, copies, strict=True):
-            if copy:
-                old, new = request.pages[-1], next(fresh)
-                self.pool.copy_page(old, new)
-                self.pool.release([old])
-                request.pages[-1] = new
-            request.seq_len += count
-            request.pages += islice(fresh, extra)
-        self._mirror()
+        self._check_room(new_tokens)
+        pages, blocks, summary = self.pool.pages, self.pool.summary.blocks, self.pool.summary
+        changed_pages: list[tuple[int, int]] = []
+        changed_blocks: list[tuple[int, int]] = []
+        for number, (request, count) in enumerate(zip(self._requests, new_tokens, strict=True)):
+            if count:
+                written, wanted = self._growth(request, count)
+                opened = len(request.pages)
+                first_page = pages.hold(request.pages, wanted, written)
+                first_block = blocks.hold(
+                    request.blocks, summary.num_blocks(wanted), summary.block_of(written)
+                )
+                if wanted > opened:
+                    summary.empty(request.pages, request.blocks, opened)
+                request.seq_len += count
+                if first_page < len(request.pages):
+                    changed_pages.append((number, first_page))
+                if first_block < len(request.blocks):
+                    changed_blocks.append((number, first_block))
+        self._mirror(next(iter(changed_pages), None), next(iter(changed_blocks), None))
         bounds = torch.tensor([0, *new_tokens], dtype=torch.int32).cumsum(0).to(torch.int32)
         return bounds.to(self.pool.device)
 
     def fork(self, source: int, target: int) -> None:
-        """Let the empty request `target` share every page of `source` (copied on the first write)."""
+        """Let the empty request `target` share all of `source` (copied on the first write)."""
         if self._requests[target].seq_len:
             raise ValueError(f"request {target} is not empty")
         request = self._requests[source]
         if self.total_pages + len(request.pages) > len(self.block_table):
             raise ValueError(f"the fork exceeds capacity_pages {len(self.block_table)}")
-        self.pool.share(request.pages)
-        self._requests[target] = _Request(request.seq_len, list(request.pages))
-        self._mirror()
+        self.pool.pages.share(request.pages)
+        self.pool.summary.blocks.share(request.blocks)
+        self._requests[target] = _Request(request.seq_len, list(request.pages), list(request.blocks))
+        self._mirror((target, 0), (target, 0))
 
     def roll_back(self, request: int, num_tokens: int) -> None:
         """Drop the newest `num_tokens` of `request`; a tail page cut inside gets its box rescanned.
 
-        A shared tail page is copied first. Raises ValueError, with nothing changed, when the request has
-        fewer tokens or the copy finds no free page.
+        A shared tail page or its shared summary block is copied first. Raises ValueError, with nothing
+        changed, when the request has fewer tokens or the copy finds no room.
         """
-        entry = self._requests[request]
+        entry, summary = self._requests[request], self.pool.summary
         if not 0 <= num_tokens <= entry.seq_len:
             raise ValueError(f"cannot drop {num_tokens} of {entry.seq_len} tokens")
         seq_len = entry.seq_len - num_tokens
-        kept = -(-seq_len // self.pool.page_size)
-        tail_len = _last_page_len(seq_len, self.pool.page_size)
-        cut = num_tokens > 0 and 0 < tail_len < self.pool.page_size
-        if cut and self.pool.is_shared(entry.pages[kept - 1]):
-            freed = sum(not self.pool.is_shared(page) for page in entry.pages[kept:])
-            if self.pool.num_free + freed == 0:
-                raise ValueError("a shared tail page must be copied and no page is free")
-        entry.seq_len = seq_len
-        self.pool.release(entry.pages[kept:])
-        del entry.pages[kept:]
+        kept, cut = ceil_div(seq_len, self.pool.page_size), num_tokens > 0 and seq_len % self.pool.page_size
+        held = (
+            (self.pool.pages, entry.pages, kept),
+            (summary.blocks, entry.blocks, summary.num_blocks(kept)),
+        )
         if cut:
-            self._own_tail(entry)
-            tail = entry.pages[-1]
-            self.pool.summary.rescan(tail, self.pool.k[tail, :, :tail_len])
-        self._mirror()
+            for pieces, owned, count in held:
+                pieces.check_trim(owned, count)
+        entry.seq_len = seq_len
+        first = []
+        for pieces, owned, count in held:
+            pieces.trim(owned, count)
+            first.append(pieces.hold(owned, count, count - 1) if cut and count else count)
+        if cut:
+            self.rescan(request, kept - 1)
+        self._mirror((request, first[0]), (request, first[1]))
 
     def free(self, request: int) -> None:
-        """Give back every page of `request`; it is empty afterwards."""
-        self.pool.release(self._requests[request].pages)
+        """Give back everything `request` holds; it is empty afterwards."""
+        self.pool.pages.release(self._requests[request].pages)
+        self.pool.summary.blocks.release(self._requests[request].blocks)
         self._requests[request] = _Request()
-        self._mirror()
+        self._mirror((request, 0), (request, 0))
 
-    def _must_copy_tail(self, request: _Request, new_tokens: int) -> bool:
-        partial = request.seq_len % self.pool.page_size != 0
-        return new_tokens > 0 and partial and self.pool.is_shared(request.pages[-1])
+    def _growth(self, request: _Request, count: int) -> tuple[int, int]:
+        """(first logical page that `count` new tokens write, pages afterwards)."""
+        page_size = self.pool.page_size
+        return request.seq_len // page_size, ceil_div(request.seq_len + count, page_size)
 
-    def _own_tail(self, request: _Request) -> None:
-        old = request.pages[-1]
-        if self.pool.is_shared(old):
-            (new,) = self.pool.take(1)
-            self.pool.copy_page(old, new)
-            self.pool.release([old])
-            request.pages[-1] = new
+    def _check_room(self, new_tokens: Sequence[int]) -> None:
+        """Raise ValueError unless `extend` has room for `new_tokens`."""
+        pages, summary = self.pool.pages, self.pool.summary
+        total, most_pages, most_blocks = self.total_pages, 0, 0
+        for request, count in zip(self._requests, new_tokens, strict=True):
+            if count:
+                written, wanted = self._growth(request, count)
+                total += wanted - len(request.pages)
+                most_pages += pages.most_needed(request.pages, wanted, written)
+                most_blocks += summary.blocks.most_needed(
+                    request.blocks, summary.num_blocks(wanted), summary.block_of(written)
+                )
+        if total > len(self.block_table):
+            raise ValueError(f"{total} logical pages exceed capacity_pages {len(self.block_table)}")
+        pages.check_free(most_pages)
+        summary.blocks.check_free(most_blocks)
 
-    def _mirror(self) -> None:
-        """Copy the host's page lists and lengths to the device tensors."""
-        flat = [page for request in self._requests for page in request.pages]
-        starts = [0]
-        for request in self._requests:
-            starts.append(starts[-1] + len(request.pages))
+    def _mirror(self, first_page: tuple[int, int] | None, first_block: tuple[int, int] | None) -> None:
+        """Bring the device's tensors up to date from the first changed (request, index) on; None: none."""
+        if first_page:
+            self._pages.write([request.pages for request in self._requests], first_page)
+        if first_block:
+            self._blocks.write([request.blocks for request in self._requests], first_block)
         lens = [_last_page_len(request.seq_len, self.pool.page_size) for request in self._requests]
-        if flat:
-            self.block_table[: len(flat)] = torch.tensor(flat, dtype=torch.int32)
-        self.kv_indptr.copy_(torch.tensor(starts, dtype=torch.int32))
         self.last_page_len.copy_(torch.tensor(lens, dtype=torch.int32))
+
+
+def _last_page_len(seq_len: int, page_size: int) -> int:
+    """Valid tokens of the last page: 0 when empty, page_size when full."""
+    return (seq_len - 1) % page_size + 1 if seq_len else 0
 
 
 def default_num_workers(device: torch.device) -> int:

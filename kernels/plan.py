@@ -8,6 +8,7 @@ what comes out, so that a sweep may replace any field whose consistency the fiel
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
@@ -16,12 +17,21 @@ LOAD_BYTES = 16  # the widest load of one thread
 WARP_SIZE = 32
 LEAST_SPLIT_SLOTS = 64  # no split of attention is planned for fewer token slots
 MAX_SPLITS = 128
+ROW_BYTES = 128  # of a transposed summary's row in one tile of score: a whole memory line
+RUN_TOKENS = 128  # that one program of append writes: 8 pages of 16, which make 16 bytes of a summary row
+SUMMARY_LAYOUTS = ("paired", "transposed")
+SUMMARY_BLOCK_PAGES = 64  # logical pages of one request in a block of the transposed summary
 PROGRAMS_PER_WORKER = 2  # of attention, resident at once; one of a group, whose tiles wait in shared memory
 
 
 def ceil_div(a: int, b: int) -> int:
     """The least whole number not below a / b."""
     return -(-a // b)
+
+
+def summary_blocks(num_pages: Iterable[int]) -> int:
+    """Blocks of a transposed summary over requests of `num_pages` pages each that share none."""
+    return sum(ceil_div(pages, SUMMARY_BLOCK_PAGES) for pages in num_pages)
 
 
 def next_power_of_2(n: int) -> int:
@@ -118,12 +128,45 @@ class AttentionPlan:
 
 
 @dataclass(frozen=True)
+class BlockPlan:
+    """CUDA attention: block (split, head program, request), in which a warp takes 16 tokens at a time."""
+
+    num_splits: int
+    num_warps: int
+    heads_per_program: int
+    head_dim: int
+    grid: tuple[int, int, int]  # (num_splits, head programs, batch_size)
+
+    @property
+    def header_floats(self) -> int:
+        """Scratch before the partials: a launch counter and an arrival counter of each head program."""
+        return ceil_div(2 * self.grid[1] * self.grid[2], 4) * 4
+
+    @property
+    def scratch_floats(self) -> int:
+        """fp32 numbers of scratch, zero before the first launch and this plan's alone: 8-byte partials."""
+        programs = self.grid[1] * self.grid[2]
+        return self.header_floats + 2 * programs * self.num_splits * self.heads_per_program * (
+            self.head_dim + 2
+        )
+
+    def active_splits(self, num_pages: int) -> int:
+        """Splits of a request with `num_pages` pages to attend that work; all but one post a partial."""
+        return max(1, min(self.num_splits, num_pages))
+
+
+@dataclass(frozen=True)
 class AppendPlan:
-    """One program writes the new tokens of one page (of every grid[0]-th touched page) for one KV head."""
+    """One program writes runs of `run_pages` touched pages (every grid[0]-th run) of one KV head.
+
+    It does so `tile_slots` token slots at a time; both are powers of two, and a run is at most a block of
+    the transposed summary.
+    """
 
     tile_slots: int
+    run_pages: int
     num_warps: int
-    grid: tuple[int, int, int]  # (pages touched at most, num_kv_heads, batch_size)
+    grid: tuple[int, int, int]  # (runs touched at most, num_kv_heads, batch_size)
 
 
 @lru_cache(maxsize=4096)
@@ -150,6 +193,37 @@ def plan_score(
         while tile_pages > 4 and ceil_div(max_pages, tile_pages) * heads < wave // 2:
             tile_pages //= 2
     num_warps = num_warps or max(1, min(4, tile_pages * head_dim * 2 // (WARP_SIZE * LOAD_BYTES)))
+    tiles = max(1, ceil_div(max_pages, tile_pages))
+    tiles_per_program = ceil_div(tiles, max(1, wave // heads))
+    return ScorePlan(
+        tile_pages, num_warps, (ceil_div(tiles, tiles_per_program), num_kv_heads, max(1, batch_size))
+    )
+
+
+@lru_cache(maxsize=4096)
+def plan_score_transposed(
+    *,
+    num_kv_heads: int,
+    batch_size: int,
+    max_pages: int,
+    num_workers: int,
+    element_bytes: int = 2,
+    tile_pages: int = 0,
+    num_warps: int = 0,
+    programs_per_worker: int = 2,
+) -> ScorePlan:
+    """Plan `score` over a transposed summary: tiles of 128 bytes of each row, of 32 where tiles are too few.
+
+    `element_bytes` is of the summary. Every thread loads 4 times 16 bytes of each of the rows that the signs
+    of q pick, of 128 dimensions; zeros let the plan choose.
+    """
+    heads, wave = num_kv_heads * max(1, batch_size), programs_per_worker * num_workers
+    most, least = ROW_BYTES // element_bytes, 32 // element_bytes
+    if not tile_pages:
+        tile_pages = most
+        while tile_pages > least and ceil_div(max_pages, tile_pages) * heads < wave:
+            tile_pages //= 2
+    num_warps = num_warps or max(1, 8 * tile_pages // most)
     tiles = max(1, ceil_div(max_pages, tile_pages))
     tiles_per_program = ceil_div(tiles, max(1, wave // heads))
     return ScorePlan(
@@ -214,6 +288,36 @@ def plan_attention(
 
 
 @lru_cache(maxsize=4096)
+def plan_blocks(
+    *,
+    num_qo_heads: int,
+    num_kv_heads: int,
+    per_query_head: bool,
+    head_dim: int,
+    batch_size: int,
+    pages_per_request: int,
+    num_workers: int,
+    num_splits: int = 0,
+    num_warps: int = 0,
+) -> BlockPlan:
+    """Plan CUDA `attend` (`per_query_head`) or `dense`: one wave of blocks where the heads leave room.
+
+    One block of 16 warps or two of 8 fill a multiprocessor; one of 8 where a group of query heads shares its
+    registers. Zeros let the plan choose.
+    """
+    head_programs = num_qo_heads if per_query_head else num_kv_heads
+    heads_per_program = num_qo_heads // head_programs
+    programs = head_programs * max(1, batch_size)
+    grouped = heads_per_program > 1
+    num_warps = num_warps or (8 if grouped or programs > num_workers else 16)
+    slots = num_workers if grouped else num_workers * max(1, 16 // num_warps)
+    most = ceil_div(pages_per_request, 4)
+    num_splits = num_splits or max(1, min(slots // programs, most, MAX_SPLITS))
+    grid = (num_splits, head_programs, max(1, batch_size))
+    return BlockPlan(num_splits, num_warps, heads_per_program, head_dim, grid)
+
+
+@lru_cache(maxsize=4096)
 def plan_append(
     *,
     num_kv_heads: int,
@@ -221,12 +325,21 @@ def plan_append(
     batch_size: int,
     max_new_tokens: int,
     max_pages: int = 0,
+    tile_slots: int = 0,
+    run_pages: int = 0,
     num_warps: int = 0,
 ) -> AppendPlan:
-    """Plan `append`: one program per page that new tokens can touch, `max_pages` (above 0) at most."""
+    """Plan `append`: one program per run of pages that new tokens can touch, `max_pages` (above 0) at most.
+
+    A run is one page for a few new tokens, RUN_TOKENS of a prefill. `tile_slots`, `run_pages` and `num_warps`
+    above 0 override what the plan would choose.
+    """
     pages = 1 + ceil_div(max(0, max_new_tokens - 1), page_size)
     pages = min(pages, max_pages or pages)
-    tile_slots = next_power_of_2(page_size)
-    return AppendPlan(
-        tile_slots, num_warps or (4 if tile_slots <= 16 else 8), (pages, num_kv_heads, max(1, batch_size))
-    )
+    tile_slots = tile_slots or min(16, next_power_of_2(page_size), next_power_of_2(max_new_tokens))
+    if not run_pages:
+        prefill = max_new_tokens > RUN_TOKENS
+        run_pages = max(1, min(16, RUN_TOKENS // next_power_of_2(page_size))) if prefill else 1
+    runs = ceil_div(pages + run_pages - 1, run_pages)  # the first may begin before the first touched page
+    num_warps = num_warps or (4 if run_pages == 1 else 1)  # one warp keeps a page's min and max to itself
+    return AppendPlan(tile_slots, run_pages, num_warps, (runs, num_kv_heads, max(1, batch_size)))

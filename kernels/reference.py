@@ -104,9 +104,8 @@ def boxes(cache: PagedCache, request: int, kv_head: int) -> tuple[torch.Tensor, 
 
 
 def stored_boxes(cache: PagedCache, request: int, kv_head: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(m, M), each float64 [P, d]: the boxes of a request's pages as the summary stores them."""
-    physical = _index(cache.physical_pages(request)).to(cache.pool.device)
-    m, M = cache.pool.summary.bounds(physical)
+    """(m, M), each float64 [P, d]: a request's boxes as the summary stores them, in whichever layout."""
+    m, M = cache.bounds(request)
     return _double(m[:, kv_head]), _double(M[:, kv_head])
 
 

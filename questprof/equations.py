@@ -2,7 +2,8 @@
 
 Arrays are numpy float64 and imported on the first call of a function that needs them; (9)-(13) are plain
 numbers. Leading axes broadcast. Sections are those of the Quest paper (ICML 2024) and of the article whose
-numbering this is; an equation without a paper section is the article's own.
+numbering this is; an equation without a paper section is the article's own. What stands after (15) is ours
+and has no number.
 """
 
 from __future__ import annotations
@@ -243,6 +244,35 @@ def eq15_widened_box(m: ArrayLike, M: ArrayLike, epsilon: ArrayLike) -> tuple[Ar
             "epsilon is the largest |k - k_hat| a dimension.",
         )
     return low - error, high + error
+
+
+def picked_row_share(group_size: int) -> float:
+    """Share of the min and max rows of a transposed summary that a group's signs pick: 1 - 2^-G.
+
+    Expected for independent signs; 1/2 for one query head, which picks one row of each pair. Ours, no
+    equation of the article. QuestprofError below 1.
+    """
+    _at_least_1("share of picked rows", group_size=group_size)
+    return 1.0 - 0.5**group_size
+
+
+def transposed_read_ratio(
+    page_size: int,
+    num_selected: float,
+    num_pages: int,
+    row_share: float,
+    summary_element_ratio: float = 1.0,
+) -> float:
+    """Read ratio over a transposed summary: rho = row_share/S + K/P, 1/(2S) + K/P for MHA.
+
+    Equation (12) with an index read of the picked rows alone; ours, no equation of the article. `row_share`
+    is that of `picked_row_share`, or measured. Other arguments and errors as in (12); QuestprofError also
+    unless 0 < row_share <= 1.
+    """
+    if not 0 < row_share <= 1:
+        why = f"the signs of q pick a share of the rows in 0..1, not {row_share}"
+        raise QuestprofError("read ratio, transposed summary", why, "Give 1/2 for one query head a KV head.")
+    return eq12_read_ratio(page_size, num_selected, num_pages, row_share * summary_element_ratio)
 
 
 class Equation(NamedTuple):

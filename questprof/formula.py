@@ -6,15 +6,15 @@ Every figure is modelled. Imports neither torch nor numpy.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast, get_args
 
 import msgspec
 from questprof_kernels.plan import ceil_div
 
-from questprof.equations import EQUATIONS, eq12_read_ratio
+from questprof.equations import EQUATIONS, picked_row_share, transposed_read_ratio
 from questprof.errors import QuestprofError
 from questprof.ledger import Entry, counted_bytes, entries, planned_tile, resident_bytes, stage_bytes
-from questprof.model import Point, Shape
+from questprof.model import Point, Shape, SummaryLayout
 from questprof.units import KERNEL_DTYPES, dtype_bytes, format_bytes
 
 Document = dict[str, Any]
@@ -36,6 +36,7 @@ def formula(
     layers: int = 1,
     batch: int = 1,
     num_workers: int = 132,
+    summary_layout: str = "paired",
 ) -> Document:
     """The document for `batch` requests of `length` tokens and a budget of `budget` tokens each.
 
@@ -45,15 +46,24 @@ def formula(
     `entries` included, are sums over KV heads, layers and the batch.
 
     `rho` is the read ratio of equation (12) in pages, c/S + |union|/P: c is the summary's bytes an element
-    over the cache's, S the page size in whole tiles. `byte_ratio` is quest_bytes / dense_bytes; the empty
+    over the cache's, S the page size in whole tiles. Over a transposed summary c counts the rows alone that
+    the signs of q pick, `row_share` of them. `byte_ratio` is quest_bytes / dense_bytes; the empty
     slots of a partial last page are all that parts the two. Raises QuestprofError for values that cannot
     be. Paper §3.5, article §2.
     """
     seq_len = _valid_tokens(length, page_size, last_page_len)
+    layout = _layout(summary_layout)
     query_heads = kv_heads if heads is None else heads
     name = f"{query_heads} query heads, {kv_heads} KV heads, head_dim {head_dim}"
     shape = Shape(name, query_heads, kv_heads, head_dim, dtype, summary_dtype or "", layers)
-    point = Point(shape=shape, seq_len=seq_len, page_size=page_size, token_budget=budget, batch_size=batch)
+    point = Point(
+        shape=shape,
+        seq_len=seq_len,
+        page_size=page_size,
+        token_budget=budget,
+        batch_size=batch,
+        summary_layout=layout,
+    )
     ledger = entries(point, num_workers, union_ratio, physical_tile)
     document = {
         "source": "formula",
@@ -81,12 +91,12 @@ def explain(document: Document) -> list[str]:
         f"{d['seq_len']} tokens in {pages} pages of {size}; token budget {d['token_budget']}: "
         f"{selected} pages a query head (modelled, nothing measured)",
         f"dense read 2ML, eq. (9): {vector} {_tokens(d, pages)}{times} = {_amount(d['dense_bytes'])}",
-        f"index read 2MP, eq. (10): 2 x {d['summary_vector_bytes']} B x {pages}{times} "
+        f"{_index_name(d)}: 2 x {d['summary_vector_bytes']} B x {pages}{times}{_share_factor(d)} "
         f"= {_amount(d['index_bytes'])}",
         f"selected read 2MKS, eq. (11): {vector} {_tokens(d, d['union_pages'])}{times} "
         f"= {_amount(d['selected_bytes'])}",
         f"Quest read, (10) + (11): {d['index_bytes']} + {d['selected_bytes']} = {_amount(d['quest_bytes'])}",
-        f"read ratio 1/S + K/P, eq. (12): {_ratio_terms(d)} = {d['rho']:.6g}",
+        f"{_ratio_name(d)}: {_ratio_terms(d)} = {d['rho']:.6g}",
     ]
     if d["last_page_len"] != size:
         lines.append(
@@ -135,6 +145,15 @@ def _valid_tokens(length: int, page_size: int, last_page_len: int | None) -> int
     return (length - 1) // page_size * page_size + last_page_len
 
 
+def _layout(name: str) -> SummaryLayout:
+    """The summary layout called `name`; QuestprofError when there is none."""
+    for layout in get_args(SummaryLayout):
+        if name == layout:
+            return cast(SummaryLayout, layout)
+    why = "it is none of " + ", ".join(get_args(SummaryLayout))
+    raise QuestprofError(f"summary layout {name!r}", why, "Give one of them.")
+
+
 def _sizes(point: Point) -> Document:
     """What was asked for, in the words of the data model, and M of cache and summary."""
     shape = point.shape
@@ -153,6 +172,8 @@ def _sizes(point: Point) -> Document:
         "kv_dtype": shape.kv_dtype,
         "summary_dtype": shape.effective_summary_dtype,
         "num_layers": shape.num_layers,
+        "summary_layout": point.summary_layout,
+        "row_share": 1.0 if point.summary_layout == "paired" else picked_row_share(shape.group_size),
         "vector_bytes": shape.head_dim * dtype_bytes(shape.kv_dtype),
         "summary_vector_bytes": shape.head_dim * dtype_bytes(shape.effective_summary_dtype),
     }
@@ -165,7 +186,7 @@ def _ratio(d: Document) -> Document:
     elements = d["summary_vector_bytes"] / d["vector_bytes"]
     return {
         "union_pages": union_pages,
-        "rho": eq12_read_ratio(page_tokens, union_pages, d["num_pages"], elements),
+        "rho": transposed_read_ratio(page_tokens, union_pages, d["num_pages"], d["row_share"], elements),
     }
 
 
@@ -211,6 +232,11 @@ def _messages(d: Document) -> list[str]:
             f"{d['group_size']} query heads share a KV head, which reads the union of their pages: "
             f"|union| / K = {d['union_ratio']:g} ({known}), {d['union_pages']:g} of {d['num_pages']} pages."
         )
+    if d["summary_layout"] == "transposed" and d["group_size"] > 1:
+        found.append(
+            f"The signs of {d['group_size']} query heads, if independent, pick {d['row_share']:g} of the min "
+            "and max rows of a transposed summary; one head a KV head picks half."
+        )
     if d["summary_dtype"] != d["kv_dtype"] and d["summary_vector_bytes"] <= d["vector_bytes"]:
         found.append(
             f"A {d['summary_dtype']} summary cannot hold every {d['kv_dtype']} key: round min down and max "
@@ -230,10 +256,30 @@ def _tokens(d: Document, pages: float) -> str:
     return f"({pages - 1:g} x {full} + {ceil_div(last, tile) * tile})"
 
 
+def _index_name(d: Document) -> str:
+    """What the index read is called, with its formula."""
+    if d["summary_layout"] == "paired":
+        return "index read 2MP, eq. (10)"
+    return "index read, transposed, 2MP of eq. (10) x the rows that the signs of q pick"
+
+
+def _share_factor(d: Document) -> str:
+    """The share of a transposed summary's rows, as a factor."""
+    return "" if d["summary_layout"] == "paired" else f" x {d['row_share']:g}"
+
+
+def _ratio_name(d: Document) -> str:
+    """What the read ratio is called, with its formula."""
+    if d["summary_layout"] == "paired":
+        return "read ratio 1/S + K/P, eq. (12)"
+    term = "1/(2S)" if d["group_size"] == 1 else f"(1 - 2^-{d['group_size']})/S"
+    return f"read ratio {term} + K/P, eq. (12) over a transposed summary (ours)"
+
+
 def _ratio_terms(d: Document) -> str:
     """The two terms of equation (12) with their numbers."""
     page_tokens = ceil_div(d["page_size"], d["physical_tile"]) * d["physical_tile"]
-    elements = d["summary_vector_bytes"] / d["vector_bytes"]
+    elements = d["row_share"] * d["summary_vector_bytes"] / d["vector_bytes"]
     return f"{elements:g}/{page_tokens} + {d['union_pages']:g}/{d['num_pages']}"
 
 

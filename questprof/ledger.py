@@ -8,19 +8,23 @@ counts is marked: K and V of `dense` and `attend`, the summary of `score`. Split
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import msgspec
-from questprof_kernels.plan import AttentionPlan, ceil_div, equal_shares, plan_attention
+from questprof_kernels.plan import SUMMARY_BLOCK_PAGES, summary_blocks
 
 from questprof.errors import QuestprofError
+from questprof.ledger_case import Case, check_lengths, checked_case
 from questprof.model import ByteCount, Point, Struct, validate_shape
 from questprof.units import dtype_bytes
 
 INDEX_BYTES = 4
 """Block table, indptrs, page ids, counters: int32."""
 SCORE_BYTES = 4
-"""Scores, lse, split partials: fp32."""
+"""Scores, lse: fp32."""
+PARTIAL_BYTES = {"triton": 4, "cuda": 8, "cpu": 4}
+"""A number that a split leaves, fp32; the CUDA variant's carries the number of its launch."""
+COUNTED = {"triton": "arrivals of the splits", "cuda": "launches", "cpu": ""}
+"""What the counters of an attention stage count."""
 
 
 class Entry(Struct, frozen=True):
@@ -35,24 +39,36 @@ class Entry(Struct, frozen=True):
 
 
 class ResidentBytes(Struct, frozen=True):
-    """What stays in memory over all layers and requests, in whole pages: the K/V cache and the summary."""
+    """What stays in memory over all layers and requests: the K/V cache in whole pages, and the summary.
+
+    A transposed summary holds whole blocks of 64 pages' boxes, up to 63 of them slack a request.
+    """
 
     cache_bytes: int
     summary_bytes: int
 
 
 def entries(
-    point: Point, num_workers: int, union_ratio: float | None = None, physical_tile: int | None = None
+    point: Point,
+    num_workers: int,
+    union_ratio: float | None = None,
+    physical_tile: int | None = None,
+    sign_share: float | None = None,
+    variant: str = "",
 ) -> tuple[Entry, ...]:
     """Every tensor of every stage at `point`; without any token budget the Quest stages are left out.
 
     `num_workers` plans the splits (streaming multiprocessors or threads). `union_ratio` is |union of a
     group's pages| / K, 1..group_size; the default, group_size, is the most that a page set per query head
     can read; either way at most P. `physical_tile` T: a page of n valid tokens reads ceil(n / T) * T of
-    them; the default is the plan's. `append` writes the newest token of each request, counted in its length.
-    Raises QuestprofError for a shape, length, budget, ratio or tile that cannot be. Article §2 and §2.1.
+    them; the default is the plan's. `sign_share` is the share of a transposed summary's rows that the signs
+    of each group's queries pick, 1/2..1; the default is what independent signs give, and 1/2 for equal
+    queries. `variant` (`triton`, `cuda` or `cpu`) is the implementation whose splits are planned; any other
+    name stands for `cpu` on the CPU and for `triton` on a GPU. `append` writes the newest token of each
+    request, counted in its length. Raises QuestprofError for a shape, length, budget, ratio, tile or share
+    that cannot be. Article §2 and §2.1.
     """
-    case = _case(point, num_workers, union_ratio, physical_tile)
+    case = checked_case(point, num_workers, union_ratio, physical_tile, sign_share, variant)
     stages = [*_append(case), *_dense(case)]
     if any(point.budgets):
         chain = [*_score(case), *_select(case), *_attend(case)]
@@ -92,165 +108,38 @@ def read_ratio(ledger: Iterable[Entry]) -> float:
 
 def planned_tile(point: Point, num_workers: int) -> int:
     """The physical tile of `entries` when none is given: tokens the kernels read at least of a page."""
-    return _case(point, num_workers, None, None).tile("attend")
+    return checked_case(point, num_workers).tile("attend")
 
 
 def resident_bytes(point: Point) -> ResidentBytes:
     """Resident cache and summary at `point`; a tail page's empty slots are held too. Article §2 and §3."""
     shape = validate_shape(point.shape)
-    _check_lengths(point)
-    boxes = sum(point.num_pages) * shape.num_kv_heads * shape.num_layers
-    vector_elements = 2 * boxes * shape.head_dim
+    check_lengths(point)
+    pages = boxes = sum(point.num_pages)
+    if point.summary_layout == "transposed":
+        boxes = SUMMARY_BLOCK_PAGES * summary_blocks(point.num_pages)
+    page_elements = 2 * shape.num_kv_heads * shape.num_layers * shape.head_dim
     return ResidentBytes(
-        cache_bytes=vector_elements * point.page_size * dtype_bytes(shape.kv_dtype),
-        summary_bytes=vector_elements * dtype_bytes(shape.effective_summary_dtype),
+        cache_bytes=page_elements * pages * point.page_size * dtype_bytes(shape.kv_dtype),
+        summary_bytes=page_elements * boxes * dtype_bytes(shape.effective_summary_dtype),
     )
-
-
-@dataclass(frozen=True)
-class _Case:
-    """A checked point with the sizes that the entries multiply; sums run over the requests."""
-
-    point: Point
-    num_workers: int
-    union_ratio: float
-    physical_tile: int | None
-    batch_size: int
-    vector_bytes: int  # M: one key or value vector
-    bound_bytes: int  # one min or one max vector
-    query_bytes: int  # q or out: the cache's dtype, 16 bits over an 8-bit cache
-    total_pages: int
-    total_selected: int
-
-    def plan(self, stage: str) -> AttentionPlan:
-        """The plan of `attend` (a page set per query head) or `dense`, as their launchers ask for it."""
-        shape, attend = self.point.shape, stage == "attend"
-        return plan_attention(
-            num_qo_heads=shape.num_qo_heads,
-            num_kv_heads=shape.num_kv_heads,
-            per_query_head=attend,
-            head_dim=shape.head_dim,
-            page_size=self.point.page_size,
-            batch_size=self.batch_size,
-            pages_per_request=ceil_div(self.total_selected if attend else self.total_pages, self.batch_size),
-            num_workers=self.num_workers,
-            element_bytes=dtype_bytes(shape.kv_dtype),
-        )
-
-    def cpu_splits(self, stage: str) -> list[int]:
-        """Splits of each request on a CPU, where every split has a partial and a join needs no counters."""
-        attend = stage == "attend"
-        shares = equal_shares(
-            num_units=self.point.shape.num_qo_heads if attend else 1,
-            num_pages=self.total_selected // self.batch_size if attend else self.total_pages,
-            num_workers=self.num_workers,
-        )
-        return [shares] * self.batch_size
-
-    def tile(self, stage: str) -> int:
-        """Tokens that `stage` reads at least of a page it touches."""
-        return self.physical_tile or int(self.plan(stage).physical_tile)
-
-    def dense_tokens(self, stage: str) -> list[int]:
-        """Tokens that one KV head reads of each request, all pages."""
-        size, tile = self.point.page_size, self.tile(stage)
-        return [
-            (length // size) * _tiled(size, tile) + _tiled(length % size, tile)
-            for length in self.point.lengths
-        ]
-
-    def union_pages(self) -> list[float]:
-        """Pages of the union of a group's page sets in each request, not capped at P."""
-        return [self.union_ratio * selected for selected in self.point.num_selected]
-
-    def attend_tokens(self) -> list[float]:
-        """Tokens that one KV head reads of each request in `attend`.
-
-        Policy `quest` always holds the tail page. Where others may or may not, its empty slots are
-        counted as read unless all pages are: at most S - 1 tokens too many.
-        """
-        full = _tiled(self.point.page_size, self.tile("attend"))
-        tokens: list[float] = []
-        for dense, pages, union in zip(
-            self.dense_tokens("attend"), self.point.num_pages, self.union_pages(), strict=True
-        ):
-            missing = pages * full - dense if union and self.point.policy == "quest" else 0
-            tokens.append(min(union * full - missing, dense))
-        return tokens
-
-
-def _tiled(num_tokens: int, tile: int) -> int:
-    """`num_tokens` rounded up to whole physical tiles."""
-    tiles: int = ceil_div(num_tokens, tile)
-    return tiles * tile
-
-
-def _case(point: Point, num_workers: int, union_ratio: float | None, physical_tile: int | None) -> _Case:
-    """The checked case; QuestprofError says which part cannot be."""
-    shape = validate_shape(point.shape)
-    _check_lengths(point)
-    _check_reading(point, num_workers, union_ratio, physical_tile)
-    query_heads = len(point.lengths) * shape.num_qo_heads
-    return _Case(
-        point=point,
-        num_workers=num_workers,
-        union_ratio=shape.group_size if union_ratio is None else union_ratio,
-        physical_tile=physical_tile,
-        batch_size=len(point.lengths),
-        vector_bytes=shape.head_dim * dtype_bytes(shape.kv_dtype),
-        bound_bytes=shape.head_dim * dtype_bytes(shape.effective_summary_dtype),
-        query_bytes=query_heads * shape.head_dim * max(2, dtype_bytes(shape.kv_dtype)),
-        total_pages=sum(point.num_pages),
-        total_selected=sum(point.num_selected),
-    )
-
-
-def _check_lengths(point: Point) -> None:
-    """QuestprofError unless pages and requests can be."""
-    if point.page_size < 1:
-        why = "a page holds at least one token"
-        raise QuestprofError(f"page size {point.page_size}", why, "Give tokens a page, for example 16.")
-    if not point.lengths or min(point.lengths) < 0 or len(point.budgets) != len(point.lengths):
-        what = f"lengths {point.lengths} with token budgets {point.budgets}"
-        why = "a batch has at least one request, each with a length of at least 0 and one budget"
-        raise QuestprofError(what, why, "Give as many budgets as lengths, or one for all.")
-
-
-def _check_reading(
-    point: Point, num_workers: int, union_ratio: float | None, physical_tile: int | None
-) -> None:
-    """QuestprofError unless budgets, workers, union and tile can be."""
-    pairs = zip(point.budgets, point.lengths, strict=True)
-    small = [budget for budget, length in pairs if length and budget < point.page_size]
-    if small and (any(point.budgets) or point.policy != "dense"):
-        why = f"it is below the page size {point.page_size}, so that no page can be selected"
-        fix = f"Give at least {point.page_size}; a budget counts tokens, not pages."
-        raise QuestprofError(f"token budget {small[0]}", why, fix)
-    if num_workers < 1:
-        raise QuestprofError(
-            f"{num_workers} workers", "at least one works", "Give multiprocessors or threads."
-        )
-    if physical_tile is not None and physical_tile < 1:
-        why = "a kernel reads at least one token at once"
-        raise QuestprofError(f"physical tile {physical_tile}", why, "Give 1 when it reads valid tokens only.")
-    group_size = point.shape.group_size
-    if union_ratio is not None and not 1 <= union_ratio <= group_size:
-        why = f"|union| / K lies in 1..{group_size} for {group_size} query heads a KV head"
-        fix = "Give 1 when a group shares one page set, otherwise the measured ratio."
-        raise QuestprofError(f"union ratio {union_ratio:g}", why, fix)
 
 
 # The stages.
 
 
-def _append(case: _Case) -> list[Entry]:
+def _append(case: Case) -> list[Entry]:
     """`append` and `append_kv` of one token a request: the box is read unless the token opens its page."""
     size, heads = case.point.page_size, case.point.shape.num_kv_heads
     lengths = [length for length in case.point.lengths if length]
     widened = sum((length - 1) % size > 0 for length in lengths)
     vectors, box = len(lengths) * heads * case.vector_bytes, 2 * heads * case.bound_bytes
+    note = "tail page's box, eq. (8), (14)"
+    if case.num_blocks:
+        note += f", {case.bound_bytes // case.point.shape.head_dim} B at a time, a row apart"
     listed = [
-        Entry("append", "summary", widened * box, len(lengths) * box, False, "tail page's box, eq. (8), (14)")
+        Entry("append", "summary", widened * box, len(lengths) * box, False, note),
+        *_blocks("append", case, len(lengths), "the tail page's"),
     ]
     for stage in ("append", "append_kv"):
         listed += [
@@ -264,25 +153,27 @@ def _append(case: _Case) -> list[Entry]:
     return listed
 
 
-def _score(case: _Case) -> list[Entry]:
+def _score(case: Case) -> list[Entry]:
     """`score`: the summary once a KV head; of a transposed one the rows that the queries' signs pick."""
-    shape, transposed = case.point.shape, case.point.summary_layout == "transposed"
-    share = 1 - 0.5**shape.group_size if transposed else 1.0
-    note = (
-        f"{share:g} of the min and max rows at independent signs" if transposed else "min and max, eq. (10)"
-    )
+    shape, share = case.point.shape, case.row_share
     summary = round(2 * share * case.total_pages * shape.num_kv_heads * case.bound_bytes)
     scores = SCORE_BYTES * shape.num_qo_heads * case.total_pages
+    if case.num_blocks:
+        note = f"{share:g} of the min and max rows, which the signs of q pick"
+        table = _blocks("score", case, case.num_blocks, "every block")
+    else:
+        note = "min and max, eq. (10)"
+        table = [Entry("score", "block_table", INDEX_BYTES * case.total_pages, 0, False, "every page")]
     return [
         Entry("score", "summary", summary, 0, True, note),
         Entry("score", "q", case.query_bytes, 0, False, ""),
-        Entry("score", "block_table", INDEX_BYTES * case.total_pages, 0, False, "every page"),
+        *table,
         *_indices("score", case, "kv_indptr"),
         Entry("score", "scores", 0, scores, False, "fp32, one a query head and page"),
     ]
 
 
-def _select(case: _Case) -> list[Entry]:
+def _select(case: Case) -> list[Entry]:
     """`select`: scores in, page ids out."""
     heads = case.point.shape.num_qo_heads
     scores, ids = SCORE_BYTES * heads * case.total_pages, INDEX_BYTES * heads * case.total_selected
@@ -293,7 +184,7 @@ def _select(case: _Case) -> list[Entry]:
     ]
 
 
-def _attend(case: _Case) -> list[Entry]:
+def _attend(case: Case) -> list[Entry]:
     """`attend`: K and V of the union of each group's pages, once a KV head."""
     shape, point = case.point.shape, case.point
     kv = round(sum(case.attend_tokens()) * shape.num_kv_heads) * case.vector_bytes
@@ -312,7 +203,7 @@ def _attend(case: _Case) -> list[Entry]:
     ]
 
 
-def _dense(case: _Case) -> list[Entry]:
+def _dense(case: Case) -> list[Entry]:
     """`dense`: K and V of all valid tokens, once a KV head."""
     kv = sum(case.dense_tokens("dense")) * case.point.shape.num_kv_heads * case.vector_bytes
     return [
@@ -324,28 +215,33 @@ def _dense(case: _Case) -> list[Entry]:
     ]
 
 
-def _attention(stage: str, case: _Case, num_pages: Iterable[int]) -> list[Entry]:
+def _attention(stage: str, case: Case, num_pages: Iterable[int]) -> list[Entry]:
     """What an attention stage over `num_pages` of each request moves beside cache and indices."""
     shape, rows = case.point.shape, case.point.shape.num_qo_heads
-    plan = case.plan(stage)
-    if case.point.device == "cpu":
-        splits, counters = case.cpu_splits(stage), 0
-    else:
-        splits = [n for n in map(plan.active_splits, num_pages) if n > 1]
-        counters = INDEX_BYTES * plan.grid[1] * len(splits)
-    partials = SCORE_BYTES * rows * sum(splits) * (shape.head_dim + 2)
+    splits = case.splits(stage, num_pages)
+    partials = PARTIAL_BYTES[case.variant] * rows * sum(splits) * (shape.head_dim + 2)
+    head_programs = rows if stage == "attend" else shape.num_kv_heads
+    counters = 0 if case.variant == "cpu" else INDEX_BYTES * head_programs * len(splits)
     lse = SCORE_BYTES * case.batch_size * rows
     note = f"{max(splits, default=1)} splits a head for {case.num_workers} workers"
     return [
         Entry(stage, "q", case.query_bytes, 0, False, ""),
         Entry(stage, "split_partials", partials, partials, False, note),
-        Entry(stage, "counters", counters, counters, False, "arrivals of the splits"),
+        Entry(stage, "counters", counters, counters, False, COUNTED[case.variant]),
         Entry(stage, "out", 0, case.query_bytes, False, ""),
         Entry(stage, "lse", 0, lse, False, "fp32"),
     ]
 
 
-def _indices(stage: str, case: _Case, *names: str) -> list[Entry]:
+def _blocks(stage: str, case: Case, count: int, note: str) -> list[Entry]:
+    """The block numbers that a stage reads of a transposed summary; nothing for a paired one."""
+    if not case.num_blocks:
+        return []
+    table = Entry(stage, "summary_table", INDEX_BYTES * count, 0, False, note)
+    return [table, *_indices(stage, case, "summary_indptr")]
+
+
+def _indices(stage: str, case: Case, *names: str) -> list[Entry]:
     """The small int32 tensors of a stage: one number a request, an indptr one more."""
     counts = {name: case.batch_size + name.endswith("_indptr") for name in names}
     return [Entry(stage, name, INDEX_BYTES * count, 0, False, "") for name, count in counts.items()]

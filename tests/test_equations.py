@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import subprocess
 import sys
@@ -32,6 +33,8 @@ from questprof.equations import (
     eq13_time_ratio,
     eq14_update_tail,
     eq15_widened_box,
+    picked_row_share,
+    transposed_read_ratio,
 )
 from questprof.errors import Exit, QuestprofError
 
@@ -233,6 +236,19 @@ def test_eq12_dtype_term() -> None:
     assert eq12_read_ratio(16, 1.5, 3) == 1 / 16 + 0.5
 
 
+def test_a_transposed_summary_is_read_by_the_rows_that_signs_pick() -> None:
+    assert [picked_row_share(group_size) for group_size in (1, 2, 4)] == [1 / 2, 3 / 4, 15 / 16]
+    assert transposed_read_ratio(16, 256, 4096, picked_row_share(1)) == 1 / 32 + 1 / 16
+    assert transposed_read_ratio(16, 256, 4096, 1.0, 2.0) == eq12_read_ratio(16, 256, 4096, 2.0)
+
+
+def test_the_picked_row_share_is_what_independent_signs_give() -> None:
+    """Every combination of signs of a group, equally likely: rows picked out of 2, on average."""
+    for group_size in (1, 2, 3, 4):
+        picked = [len(set(signs)) / 2 for signs in itertools.product((False, True), repeat=group_size)]
+        assert picked_row_share(group_size) == sum(picked) / len(picked)
+
+
 @settings(deadline=None)
 @given(st.floats(0, 1), st.floats(0.01, 1e4))
 def test_eq13_lies_between_one_and_the_inverse_speed_up(share: float, speed_up: float) -> None:
@@ -275,6 +291,10 @@ def test_eq13_ends() -> None:
         (lambda: eq12_read_ratio(16, 5, 4), "5 pages cannot be selected out of 4"),
         (lambda: eq12_read_ratio(16, math.nan, 4), "nan pages"),
         (lambda: eq12_read_ratio(16, 1, 4, 0.0), "not above 0"),
+        (lambda: picked_row_share(0), "group_size 0 is below 1"),
+        (lambda: transposed_read_ratio(16, 1, 4, 0.0), "in 0..1, not 0.0"),
+        (lambda: transposed_read_ratio(16, 1, 4, 1.5), "in 0..1, not 1.5"),
+        (lambda: transposed_read_ratio(16, 5, 4, 0.5), "5 pages cannot be selected out of 4"),
         (lambda: eq13_time_ratio(1.5, 2.0), "share 1.5"),
         (lambda: eq13_time_ratio(-0.1, 2.0), "share -0.1"),
         (lambda: eq13_time_ratio(math.nan, 2.0), "share nan"),

@@ -85,6 +85,9 @@ def arithmetic(line: str) -> tuple[float, float]:
         {"dtype": "fp8_e4m3", "summary_dtype": "fp16"},
         {"length": 1000, "budget": 5000},
         {"length": 1024, "budget": 1024, "physical_tile": 32},
+        {"summary_layout": "transposed"},
+        {"summary_layout": "transposed", "heads": 8, "kv_heads": 2, "union_ratio": 1.5, "layers": 3},
+        {"summary_layout": "transposed", "length": 1000, "budget": 200, "summary_dtype": "fp32"},
     ],
 )
 def test_the_arithmetic_on_every_line_comes_out(options: dict[str, Any]) -> None:
@@ -217,6 +220,30 @@ def test_a_budget_over_the_length_costs_more_than_dense(length: int, budget: int
     assert message in explain(document)
 
 
+def test_a_transposed_summary_halves_the_index_read() -> None:
+    """64K in pages of 16, K = 256: 1/32 + 1/16 = 0.09375 instead of 1/16 + 1/16."""
+    paired, transposed = (formula(**ARTICLE, summary_layout=layout) for layout in ("paired", "transposed"))
+    assert transposed["rho"] == 1 / 32 + 256 / 4096 == 0.09375
+    assert transposed["index_bytes"] == paired["index_bytes"] / 2
+    assert transposed["resident_summary_bytes"] == paired["resident_summary_bytes"]  # 4096 pages: no slack
+    line = "read ratio 1/(2S) + K/P, eq. (12) over a transposed summary (ours): 0.5/16 + 256/4096 = 0.09375"
+    assert line in explain(transposed)
+    assert not any("transposed" in line for line in explain(paired))
+
+
+def test_a_group_picks_more_rows() -> None:
+    document = formula(**{**ARTICLE, "heads": 4}, summary_layout="transposed", union_ratio=1.0)
+    assert document["row_share"] == 15 / 16
+    assert document["rho"] == 15 / 256 + 1 / 16
+    assert any(line.startswith("read ratio (1 - 2^-4)/S + K/P") for line in explain(document))
+    assert any("pick 0.9375 of the min and max rows" in message for message in document["messages"])
+
+
+def test_the_resident_bytes_hold_the_slack_of_blocks() -> None:
+    document = formula(length=16 * 65, budget=64, summary_layout="transposed")
+    assert document["resident_summary_bytes"] == 2 * 128 * 128 * 2
+
+
 def test_a_budget_is_whole_pages() -> None:
     document = formula(length=4096, budget=100)
     assert document["num_selected"] == 6
@@ -237,6 +264,7 @@ def test_rho_is_the_ratio_of_the_bytes_on_full_pages(
         kv_heads=2,
         dtype=data.draw(st.sampled_from(["fp16", "fp32", "int8"])),
         summary_dtype=data.draw(st.sampled_from([None, "fp32"])),
+        summary_layout=data.draw(st.sampled_from(["paired", "transposed"])),
         physical_tile=data.draw(st.sampled_from([None, 1, 8, 16])),
     )
     assert document["rho"] == pytest.approx(document["quest_bytes"] / document["dense_bytes"], rel=1e-12)
@@ -279,6 +307,7 @@ def test_rho_never_falls_with_the_budget(length: int, one: int, other: int) -> N
         ({"dtype": "fp64"}, "shape"),
         ({"summary_dtype": "float"}, "shape"),
         ({"num_workers": 0}, "0 workers"),
+        ({"summary_layout": "transpose"}, "summary layout 'transpose'"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from questprof_kernels import reference
 from questprof_kernels.paged_cache import PagedCache, PagePool
-from questprof_kernels.plan import plan_attention
+from questprof_kernels.plan import SUMMARY_LAYOUTS, plan_attention, plan_blocks
 
 from questprof.equations import eq09_dense_bytes, eq10_index_bytes, eq11_selected_bytes, eq12_read_ratio
 from questprof.errors import Exit, QuestprofError
@@ -58,6 +59,7 @@ def points(draw: st.DrawFn, full_pages: bool = False) -> Point:
         lengths,
         budgets,
         policy=draw(st.sampled_from(["quest", "quest-open"])),
+        summary_layout=draw(st.sampled_from(SUMMARY_LAYOUTS)),
     )
 
 
@@ -151,6 +153,40 @@ def test_a_transposed_summary_is_read_by_sign() -> None:
         )
         assert transposed["score"] == share * paired["score"]
         assert transposed["attend"] == paired["attend"]
+
+
+def test_known_signs_replace_the_expected_share() -> None:
+    point = Point(GQA, 4096, 16, 512, summary_layout="transposed")
+    rows = 2 * 256 * 2 * 64 * 2  # min and max of 256 pages, 2 KV heads
+    assert counted_bytes(entries(point, WORKERS, sign_share=0.75))["score"] == 0.75 * rows
+    equal = msgspec.structs.replace(point, data="shared")  # one query a group: half, however many heads
+    assert counted_bytes(entries(equal, WORKERS))["score"] == 0.5 * rows
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "share", "words"),
+    [
+        (MHA, "paired", 0.5, "a paired summary is read whole"),
+        (MHA, "transposed", 0.75, "picks a share of the min and max rows in 0.5..0.5"),
+        (GQA, "transposed", 0.4, "in 0.5..1"),
+        (GQA, "transposed", 1.1, "in 0.5..1"),
+        (GQA, "transposed", math.nan, "in 0.5..1"),
+    ],
+)
+def test_a_share_that_no_signs_pick_is_refused(shape: Shape, layout: str, share: float, words: str) -> None:
+    with pytest.raises(QuestprofError) as caught:
+        entries(Point(shape, 4096, 16, 512, summary_layout=layout), WORKERS, sign_share=share)
+    assert words in caught.value.why
+
+
+def test_the_picked_rows_are_those_that_real_signs_pick() -> None:
+    """Counting rows by hand for random queries: the share that the ledger is given, times all rows."""
+    point = Point(GQA, 320, 16, 96, summary_layout="transposed")
+    q = torch.randn(2, 4, 64, generator=torch.Generator().manual_seed(1))  # [KV heads, group, d]
+    rows = int((q < 0).any(1).sum() + (q >= 0).any(1).sum())
+    share = rows / (2 * 2 * 64)
+    assert counted_bytes(entries(point, WORKERS, sign_share=share))["score"] == rows * 20 * 2
+    assert share == pytest.approx(1 - 2**-4, abs=0.05)
 
 
 # Against counting: every (request, KV head, position) that the picked pages hold, once.
@@ -253,6 +289,10 @@ def test_the_default_tile_is_the_plans() -> None:
 
 
 RAGGED = Point(GQA, 40, 16, 32, 2, seq_lens=(40, 17), token_budgets=(32, 16))
+IN_BLOCKS = Point(
+    GQA, 1040, 16, 32, 2, seq_lens=(1040, 17), token_budgets=(32, 16), summary_layout="transposed"
+)
+"""65 pages hold two blocks, 2 pages one."""
 
 
 @pytest.mark.parametrize(
@@ -288,13 +328,39 @@ def test_small_tensors_by_hand(stage: str, tensor: str, read: int, write: int) -
     assert (entry.read_bytes, entry.write_bytes) == (read, write)
 
 
-def test_append_is_append_kv_and_the_summary() -> None:
-    ledger = entries(RAGGED, WORKERS)
+@pytest.mark.parametrize(
+    ("stage", "tensor", "read", "write"),
+    [
+        ("score", "summary", 2 * 15 * 67 * 2 * 64 * 2 // 16, 0),
+        ("score", "summary_table", 4 * 3, 0),
+        ("score", "summary_indptr", 4 * 3, 0),
+        ("score", "scores", 0, 4 * 8 * 67),
+        ("append", "summary_table", 4 * 2, 0),
+        # Token 1040 is the last of its page; token 17 opens its page. As many bytes as with a paired summary.
+        ("append", "summary", 1 * 2 * 2 * 64 * 2, 2 * 2 * 2 * 64 * 2),
+    ],
+)
+def test_tensors_of_a_transposed_summary_by_hand(stage: str, tensor: str, read: int, write: int) -> None:
+    ledger = entries(IN_BLOCKS, WORKERS)
+    entry = of(ledger, stage, tensor)
+    assert (entry.read_bytes, entry.write_bytes) == (read, write)
+    assert not [e for e in ledger if (e.stage, e.tensor) == ("score", "block_table")]
+    assert not [e for e in entries(RAGGED, WORKERS) if e.tensor.startswith("summary_")]
+
+
+@pytest.mark.parametrize(("point", "own"), [(RAGGED, 1), (IN_BLOCKS, 3)])
+def test_append_is_append_kv_and_the_summary(point: Point, own: int) -> None:
+    ledger = entries(point, WORKERS)
     with_summary, without = ([e for e in ledger if e.stage == stage] for stage in ("append", "append_kv"))
-    extra = [e for e in with_summary if e.tensor == "summary"]
+    extra = [e for e in with_summary if e.tensor.startswith("summary")]
     plain = [(e.tensor, e.read_bytes, e.write_bytes) for e in with_summary if e not in extra]
     assert plain == [(e.tensor, e.read_bytes, e.write_bytes) for e in without]
-    assert len(extra) == 1
+    assert len(extra) == own
+
+
+def test_the_note_says_in_what_pieces_a_box_is_written() -> None:
+    note = of(entries(IN_BLOCKS, WORKERS), "append", "summary").note
+    assert note == "tail page's box, eq. (8), (14), 2 B at a time, a row apart"
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
@@ -332,6 +398,46 @@ def test_split_partials_are_those_of_the_plan(num_workers: int) -> None:
     assert (of(ledger, "dense", "split_partials").read_bytes > 0) == (num_workers == 132)
 
 
+@pytest.mark.parametrize("num_workers", [1, 132])
+def test_cuda_partials_are_words_of_8_bytes_by_its_own_plan(num_workers: int) -> None:
+    """Every active split of a head, or of a group, posts (64 + 2) words for each of its query heads."""
+    point = Point(GQA, 4096, 16, 1024, 2, seq_lens=(4096, 64), token_budgets=(1024, 16))
+    ledger = entries(point, num_workers, variant="cuda")
+    for stage, pages, mean in (("attend", (64, 1), 33), ("dense", (256, 4), 130)):
+        plan = plan_blocks(
+            num_qo_heads=8,
+            num_kv_heads=2,
+            per_query_head=stage == "attend",
+            head_dim=64,
+            batch_size=2,
+            pages_per_request=mean,
+            num_workers=num_workers,
+        )
+        splits = [n for n in map(plan.active_splits, pages) if n > 1]
+        entry = of(ledger, stage, "split_partials")
+        assert entry.read_bytes == entry.write_bytes == 8 * 8 * sum(splits) * (64 + 2)
+        assert entry.write_bytes <= 4 * plan.scratch_floats
+        programs = 8 if stage == "attend" else 2
+        assert of(ledger, stage, "counters").read_bytes == 4 * programs * len(splits)
+        assert bool(splits) == (num_workers == 132)
+
+
+def test_a_variant_changes_partials_and_counters_alone() -> None:
+    point = Point(GQA, 4096, 16, 1024)
+    by_variant = [entries(point, WORKERS, variant=variant) for variant in ("triton", "cuda")]
+    for ours, theirs in zip(*by_variant, strict=True):
+        assert ours == theirs or ours.tensor in ("split_partials", "counters")
+    assert counted_bytes(by_variant[0]) == counted_bytes(by_variant[1])
+
+
+def test_a_library_is_counted_as_the_stages_of_its_device() -> None:
+    point = Point(GQA, 4096, 16, 1024)
+    assert entries(point, WORKERS, variant="flashinfer-0.6.3") == entries(point, WORKERS, variant="triton")
+    on_cpu = msgspec.structs.replace(point, device="cpu")
+    plain = entries(on_cpu, 2)
+    assert entries(on_cpu, 2, variant="torch-2.13.0") == plain == entries(on_cpu, 2, variant="cpu")
+
+
 # Batches and absences.
 
 
@@ -340,7 +446,17 @@ def test_split_partials_are_those_of_the_plan(num_workers: int) -> None:
 def test_counted_bytes_of_a_batch_are_those_of_its_requests(point: Point) -> None:
     alone = [
         counted_bytes(
-            entries(Point(point.shape, length, point.page_size, budget, policy=point.policy), WORKERS)
+            entries(
+                msgspec.structs.replace(
+                    point,
+                    seq_len=length,
+                    token_budget=budget,
+                    batch_size=1,
+                    seq_lens=(),
+                    token_budgets=(),
+                ),
+                WORKERS,
+            )
         )
         for length, budget in zip(point.lengths, point.budgets, strict=True)
     ]
@@ -367,6 +483,9 @@ def test_resident_bytes_are_whole_pages_of_all_layers() -> None:
     resident = resident_bytes(Point(shape, 33, 16, batch_size=2, seq_lens=(33, 16)))
     assert resident.cache_bytes == 2 * (3 + 1) * 16 * 2 * 64 * 2 * 3
     assert resident.summary_bytes == 2 * (3 + 1) * 2 * 64 * 4 * 3
+    in_blocks = Point(shape, 33, 16, batch_size=2, seq_lens=(33, 16), summary_layout="transposed")
+    assert resident_bytes(in_blocks).cache_bytes == resident.cache_bytes
+    assert resident_bytes(in_blocks).summary_bytes == 2 * (64 + 64) * 2 * 64 * 4 * 3
 
 
 # Mistakes a counter must show: by how many bytes each departs from the ledger.

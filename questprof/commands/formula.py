@@ -21,6 +21,9 @@ def formula(
     batch: Annotated[int, typer.Option("--batch", min=1, max=1 << 20, help="Requests of this length.")] = 1,
     dtype: Annotated[str, typer.Option("--dtype", help="KV dtype.")] = "fp16",
     summary_dtype: options.SUMMARY_DTYPE = "",
+    summary_layout: Annotated[
+        str, typer.Option("--summary-layout", "--summary-layouts", help="Summary layout: paired, transposed.")
+    ] = "paired",
     tile: Annotated[
         int | None,
         typer.Option("--physical-tile", "--tile", help="Tokens the kernel reads at least of a page."),
@@ -54,6 +57,7 @@ def formula(
         physical_tile=tile,
         last_page_len=last_page_len,
         union_ratio=union_ratio,
+        summary_layout=summary_layout,
         **sizes,
     )
     if json:
@@ -96,16 +100,18 @@ def _brief(document: dict[str, Any]) -> list[str]:
     """The figures of equations (9)-(12), one a line, and what a reader must know beside them."""
     from questprof.units import format_bytes
 
+    paired = document["summary_layout"] == "paired"
     names = {
         "dense_bytes": "dense read, eq. (9)",
-        "index_bytes": "index read, eq. (10)",
+        "index_bytes": "index read, eq. (10)" if paired else "index read, transposed",
         "selected_bytes": "selected read, eq. (11)",
         "quest_bytes": "Quest read, (10) + (11)",
         "resident_cache_bytes": "resident cache",
         "resident_summary_bytes": "resident summary",
     }
     lines = [f"{label:<24} {format_bytes(document[name])}" for name, label in names.items()]
-    lines.append(f"{'read ratio rho, eq. (12)':<24} {document['rho']:.6g}")
+    ratio = "read ratio rho, eq. (12)" if paired else "read ratio rho"
+    lines.append(f"{ratio:<24} {document['rho']:.6g}")
     lines.append(f"{'pages, selected':<24} {document['num_pages']}, {document['num_selected']}")
     return [*lines, *document["messages"], "Modelled, not measured; --explain shows the arithmetic."]
 

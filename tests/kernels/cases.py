@@ -49,6 +49,7 @@ def make_cache(
     shuffled: bool = True,
     poison: bool = True,
     summary_dtype: torch.dtype | None = None,
+    summary_layout: str = "paired",
     spare_pages: int = 5,
     num_workers: int | None = None,
     keys: torch.Tensor | None = None,
@@ -68,6 +69,7 @@ def make_cache(
         head_dim,
         dtype,
         summary_dtype=summary_dtype,
+        summary_layout=summary_layout,
         device=device,
         num_workers=num_workers,
     )
@@ -75,7 +77,8 @@ def make_cache(
         for storage in (pool.k, pool.v, pool.summary.data):
             storage.fill_(float("nan"))
     if shuffled:
-        pool.reorder_free(torch.randperm(pool.num_pages, generator=generator).tolist())
+        for pieces in (pool.pages, pool.summary.blocks):
+            pieces.reorder_free(torch.randperm(pieces.num_free, generator=generator).tolist())
     cache = PagedCache(pool, len(seq_lens), total + spare_pages)
     new_indptr = cache.extend(list(seq_lens))
     case = Case(cache, keys.to(device), values.to(device), new_indptr)
@@ -95,7 +98,7 @@ def fill(case: Case) -> None:
             keys = case.keys[rows].transpose(0, 1)
             pool.k[page, :, : keys.shape[1]] = keys
             pool.v[page, :, : keys.shape[1]] = case.values[rows].transpose(0, 1)
-            pool.summary.rescan(page, keys)
+            case.cache.rescan(request, logical)
 
 
 def gaussian(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:

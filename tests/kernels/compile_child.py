@@ -32,7 +32,7 @@ LONG, SELECTED = 32768, 2048  # tokens
 
 INTEGER_POINTERS = {
     "block_table", "kv_indptr", "last_page_len", "page_ids", "select_indptr", "new_indptr", "counters",
-    "words", "checksums",
+    "words", "checksums", "summary_table", "summary_indptr",
 }  # fmt: skip
 FLOAT_POINTERS = {"scores", "lse", "scratch"}
 NUMBER_POINTERS = {"q", "out", "keys", "values"}
@@ -90,19 +90,45 @@ def score_job(shape: str, dtype: str) -> Job:
     return Job("score", score.score_kernel, constants, wide_loads, shape, dtype)
 
 
+def transposed_score_job(shape: str, dtype: str, max_pages: int = LONG // 16) -> Job:
+    heads, kv_heads, head_dim = SHAPES[shape]
+    group_size = heads // kv_heads
+    plan = plans.plan_score_transposed(
+        num_kv_heads=kv_heads,
+        batch_size=1,
+        max_pages=max_pages,
+        num_workers=WORKERS,
+        element_bytes=ELEMENT_BYTES[dtype],
+    )
+    rows_bytes = plan.tile_pages * head_dim * ELEMENT_BYTES[dtype] * min(2, group_size)
+    wide_loads = 2 * rows_bytes // (plan.num_warps * 32 * 16)  # before the loop and in it
+    constants = score.transposed_constants(
+        plan,
+        num_kv_heads=kv_heads,
+        group_size=group_size,
+        head_dim=head_dim,
+        summary_dtype=DTYPES[dtype],
+    )
+    return Job("score transposed", score.score_transposed_kernel, constants, wide_loads, shape, dtype)
+
+
 def select_job(max_pages: int, take_tail: bool) -> Job:
     plan = plans.plan_select(num_qo_heads=32, batch_size=1, max_pages=max_pages)
     return Job("select", select.select_kernel, select.constants(plan, take_tail=take_tail))
 
 
-def append_job(shape: str, dtype: str, page_size: int, summarise: bool) -> Job:
+def append_job(shape: str, dtype: str, page_size: int, layout: str, new_tokens: int = 1) -> Job:
     _, kv_heads, head_dim = SHAPES[shape]
-    plan = plans.plan_append(num_kv_heads=kv_heads, page_size=page_size, batch_size=1, max_new_tokens=1)
-    constants = append.constants(
-        plan, num_kv_heads=kv_heads, page_size=page_size, head_dim=head_dim, summarise=summarise
+    plan = plans.plan_append(
+        num_kv_heads=kv_heads, page_size=page_size, batch_size=1, max_new_tokens=new_tokens
     )
-    name = "append" if summarise else "append_kv"
-    return Job(name, append.append_kernel, constants, 0, shape, dtype, page_size)
+    constants = append.constants(
+        plan, num_kv_heads=kv_heads, page_size=page_size, head_dim=head_dim, layout=layout
+    )
+    tile_bytes = plan.tile_slots * head_dim * ELEMENT_BYTES[dtype]  # of K or V
+    wide_loads = 2 * (tile_bytes // (plan.num_warps * 32 * 16))  # a token alone is less
+    name = "append_kv" if layout == "none" else "append"
+    return Job(name, append.append_kernel, constants, wide_loads, shape, dtype, page_size)
 
 
 def streaming_job() -> Job:
@@ -118,16 +144,22 @@ def jobs() -> Iterator[tuple[Job, int]]:
         for shape in SHAPES:
             for dtype in ELEMENT_BYTES:
                 yield score_job(shape, dtype), target
+                if dtype == "fp16" or target == 90:
+                    yield transposed_score_job(shape, dtype), target
                 yield from ((job, target) for job in attention_jobs(shape, dtype, 16))
         for max_pages in (2048, 8192):
             yield select_job(max_pages, take_tail=True), target
-        yield append_job("llama-2-7b", "fp16", 16, summarise=True), target
+        for layout in plans.SUMMARY_LAYOUTS:
+            yield append_job("llama-2-7b", "fp16", 16, layout), target
+            yield append_job("llama-2-7b", "fp16", 16, layout, LONG), target
         yield streaming_job(), target
     for page_size in (1, 12, 32, 128):
         for shape in ("llama-2-7b", "llama-3.1-8b"):
             yield from ((job, 90) for job in attention_jobs(shape, "fp16", page_size))
-        yield append_job("smollm2-135m", "fp32", page_size, summarise=True), 90
-        yield append_job("llama-2-7b", "bf16", page_size, summarise=False), 90
+        for layout in plans.SUMMARY_LAYOUTS:
+            yield append_job("smollm2-135m", "fp32", page_size, layout, LONG), 90
+        yield append_job("llama-2-7b", "bf16", page_size, "none"), 90
+    yield transposed_score_job("llama-2-7b", "fp16", max_pages=64), 90
     yield select_job(512, take_tail=False), 90
 
 
@@ -142,7 +174,10 @@ def pointer_type(job: Job, name: str) -> str:
 
 
 def signature(job: Job) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], list[list[Any]]]]:
-    """(types, constants, attributes) of the arguments: aligned pointers, integers nothing is known of."""
+    """(types, constants, attributes) of the arguments: aligned pointers, integers nothing is known of.
+
+    The strides of the new keys and values are those of contiguous tensors.
+    """
     types: dict[str, str] = {}
     constants = {name: value for name, value in job.constants.items() if name.isupper()}
     attributes: dict[tuple[int], list[list[Any]]] = {}
@@ -156,6 +191,8 @@ def signature(job: Job) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int]
             attributes[(index,)] = [["tt.divisibility", 16]]
         else:
             types[name] = "fp32" if name == "scale_log2" else "i32"
+            if name.startswith(("keys_", "values_")):
+                attributes[(index,)] = [["tt.divisibility", 16]]
     return types, constants, attributes
 
 

@@ -11,10 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from questprof_kernels import reference
-from questprof_kernels.paged_cache import PagedCache, PagePool, default_num_workers
+from questprof_kernels.paged_cache import SPARE_BLOCKS, PagedCache, PagePool, default_num_workers
+from questprof_kernels.pieces import Pieces
+from questprof_kernels.plan import SUMMARY_BLOCK_PAGES, SUMMARY_LAYOUTS
 
 INF = float("inf")
 FP32 = torch.float32
+
+both_layouts = pytest.mark.parametrize("layout", SUMMARY_LAYOUTS)
 
 
 def make_pool(num_pages: int, page_size: int = 4, **options: object) -> PagePool:
@@ -30,7 +34,16 @@ def write_tail(cache: PagedCache, request: int, tokens: torch.Tensor) -> None:
         page, slot = pages[position // pool.page_size], position % pool.page_size
         pool.k[page, :, slot] = token
         pool.v[page, :, slot] = token
-        pool.summary.rescan(page, pool.k[page, :, : slot + 1])
+    for page in range((seq_len - len(tokens)) // pool.page_size, cache.num_pages[request]):
+        cache.rescan(request, page)
+
+
+def assert_boxes(cache: PagedCache, request: int, keys: torch.Tensor) -> None:
+    """The stored boxes of `request` are those of `keys` [seq_len, num_kv_heads, head_dim]."""
+    low, high = cache.bounds(request)
+    pages = keys.split(cache.pool.page_size) if len(keys) else []
+    assert torch.equal(low, torch.stack([page.amin(0) for page in pages]))
+    assert torch.equal(high, torch.stack([page.amax(0) for page in pages]))
 
 
 def held_keys(cache: PagedCache, request: int) -> torch.Tensor:
@@ -51,11 +64,12 @@ def grow(cache: PagedCache, request: int, count: int, seed: int = 0) -> torch.Te
 def state(cache: PagedCache) -> tuple[object, ...]:
     """Everything an operation that fails must leave as it was."""
     pool = cache.pool
-    mirrors = [t.tolist() for t in (cache.block_table, cache.kv_indptr, cache.last_page_len)]
-    pages = [cache.physical_pages(r) for r in range(cache.batch_size)]
-    shared = [pool.is_shared(page) for page in range(pool.num_pages)]
+    tables = cache.block_table, cache.kv_indptr, cache.summary_table, cache.summary_indptr
+    mirrors = [t.tolist() for t in (*tables, cache.last_page_len)]
+    pages = [(cache.physical_pages(r), cache.summary_blocks(r)) for r in range(cache.batch_size)]
+    owners = [(pieces.num_free, pieces.owners) for pieces in (pool.pages, pool.summary.blocks)]
     storage = [t.nan_to_num(7.0).clone() for t in (pool.k, pool.v, pool.summary.data)]
-    return cache.seq_lens, pages, mirrors, pool.num_free, shared, [t.tolist() for t in storage]
+    return cache.seq_lens, pages, mirrors, owners, [t.tolist() for t in storage]
 
 
 # extend
@@ -83,7 +97,7 @@ def test_extend_by_hand() -> None:
     assert cache.extend([3, 0, 1]).tolist() == [0, 3, 3, 4]
     assert [cache.physical_pages(r) for r in range(3)] == [(7, 3), (), (9, 0)]
     assert cache.last_page_len.tolist() == [4, 0, 1]
-    assert pool.num_free == 6
+    assert pool.pages.num_free == 6
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 8])
@@ -116,8 +130,9 @@ def test_extend_without_room_changes_nothing(num_pages: int, capacity_pages: int
     assert state(cache) == before
 
 
-def test_a_copy_on_write_that_finds_no_page_changes_nothing() -> None:
-    cache = PagedCache(make_pool(2), 2, 9)
+@both_layouts
+def test_a_copy_on_write_that_finds_no_page_changes_nothing(layout: str) -> None:
+    cache = PagedCache(make_pool(2, summary_layout=layout), 2, 9)
     grow(cache, 0, 6)
     cache.fork(0, 1)
     before = state(cache)
@@ -128,15 +143,16 @@ def test_a_copy_on_write_that_finds_no_page_changes_nothing() -> None:
     assert state(cache) == before
 
 
-def test_a_roll_back_may_copy_into_a_page_it_drops() -> None:
-    cache = PagedCache(make_pool(3), 2, 9)
+@both_layouts
+def test_a_roll_back_may_copy_into_a_page_it_drops(layout: str) -> None:
+    cache = PagedCache(make_pool(3, summary_layout=layout), 2, 9)
     keys = grow(cache, 0, 8)
     cache.fork(0, 1)
     grow(cache, 1, 1, seed=1)
-    assert cache.pool.num_free == 0
+    assert cache.pool.pages.num_free == 0
     cache.roll_back(1, 2)
     assert cache.seq_lens == (8, 7)
-    assert cache.pool.num_free == 0
+    assert cache.pool.pages.num_free == 0
     assert torch.equal(held_keys(cache, 1), keys[:7])
     assert torch.equal(held_keys(cache, 0), keys)
 
@@ -144,40 +160,41 @@ def test_a_roll_back_may_copy_into_a_page_it_drops() -> None:
 # fork and copy on write
 
 
-def test_fork_shares_pages_until_one_side_writes() -> None:
-    cache = PagedCache(make_pool(8), 3, 8)
+@both_layouts
+def test_fork_shares_pages_until_one_side_writes(layout: str) -> None:
+    cache = PagedCache(make_pool(8, summary_layout=layout), 3, 8)
     old = grow(cache, 0, 6, seed=1)
     cache.fork(0, 2)
-    pool = cache.pool
+    pages, blocks = cache.pool.pages, cache.pool.summary.blocks
     assert cache.physical_pages(2) == cache.physical_pages(0)
+    assert cache.summary_blocks(2) == cache.summary_blocks(0)
     assert cache.last_page_len.tolist() == [2, 0, 2]
-    assert pool.num_free == 6
-    assert all(pool.is_shared(page) for page in cache.physical_pages(0))
-    box = pool.summary.data[:, cache.physical_pages(0)[1]].clone()
+    assert pages.num_free == 6
+    assert all(pages.is_shared(page) for page in cache.physical_pages(0))
+    assert all(blocks.is_shared(block) for block in cache.summary_blocks(0))
     new = grow(cache, 2, 1, seed=2)
     first, second = cache.physical_pages(0), cache.physical_pages(2)
     assert first[0] == second[0]
     assert first[1] != second[1]
-    assert pool.is_shared(first[0])
-    assert not pool.is_shared(first[1])
-    assert not pool.is_shared(second[1])
+    assert pages.is_shared(first[0])
+    assert not pages.is_shared(first[1])
+    assert not pages.is_shared(second[1])
+    assert not set(cache.summary_blocks(0)) & set(cache.summary_blocks(2))
     assert torch.equal(held_keys(cache, 0), old)
     assert torch.equal(held_keys(cache, 2), torch.cat([old, new]))
-    assert torch.equal(pool.summary.data[:, first[1]], box)
-    low, high = reference.stored_boxes(cache, 2, 1)
-    tail = torch.cat([old[4:], new])[:, 1].double()
-    assert torch.equal(low[1], tail.amin(0))
-    assert torch.equal(high[1], tail.amax(0))
+    assert_boxes(cache, 0, old)
+    assert_boxes(cache, 2, torch.cat([old, new]))
 
 
-def test_both_sides_of_a_fork_write_at_once() -> None:
-    cache = PagedCache(make_pool(5), 2, 8)
+@both_layouts
+def test_both_sides_of_a_fork_write_at_once(layout: str) -> None:
+    cache = PagedCache(make_pool(5, summary_layout=layout), 2, 8)
     old = grow(cache, 0, 5, seed=1)
     cache.fork(0, 1)
     cache.extend([1, 1])
     tails = [cache.physical_pages(r)[1] for r in range(2)]
     assert len(set(tails)) == 2
-    assert not any(cache.pool.is_shared(page) for page in tails)
+    assert not any(cache.pool.pages.is_shared(page) for page in tails)
     for request, tail in enumerate(tails):
         write_tail(cache, request, torch.full((1, 2, 8), float(request)))
         assert torch.equal(held_keys(cache, request)[:5], old)
@@ -190,19 +207,21 @@ def test_a_full_shared_tail_needs_no_copy() -> None:
     cache.fork(0, 1)
     cache.extend([0, 1])
     assert cache.physical_pages(1)[0] == cache.physical_pages(0)[0]
-    assert cache.pool.num_free == 2
+    assert cache.pool.pages.num_free == 2
 
 
-def test_extending_by_nothing_copies_nothing() -> None:
-    cache = PagedCache(make_pool(4), 2, 8)
+@both_layouts
+def test_extending_by_nothing_copies_nothing(layout: str) -> None:
+    cache = PagedCache(make_pool(4, summary_layout=layout), 2, 8)
     grow(cache, 0, 3)
     cache.fork(0, 1)
     assert cache.extend([0, 0]).tolist() == [0, 0, 0]
     assert cache.physical_pages(0) == cache.physical_pages(1)
 
 
-def test_fork_refuses() -> None:
-    cache = PagedCache(make_pool(8), 3, 3)
+@both_layouts
+def test_fork_refuses(layout: str) -> None:
+    cache = PagedCache(make_pool(8, summary_layout=layout), 3, 3)
     grow(cache, 0, 6)
     grow(cache, 1, 1)
     before = state(cache)
@@ -216,43 +235,44 @@ def test_fork_refuses() -> None:
 # roll back, free, reuse
 
 
+@both_layouts
 @pytest.mark.parametrize(
     ("num_tokens", "kept_pages", "last_page_len"), [(1, 3, 1), (2, 2, 4), (5, 2, 1), (10, 0, 0)]
 )
 def test_roll_back_gives_pages_back_and_rescans_the_tail(
-    num_tokens: int, kept_pages: int, last_page_len: int
+    num_tokens: int, kept_pages: int, last_page_len: int, layout: str
 ) -> None:
-    cache = PagedCache(make_pool(5), 1, 5)
+    cache = PagedCache(make_pool(5, summary_layout=layout), 1, 5)
     keys = grow(cache, 0, 10)
     cache.roll_back(0, num_tokens)
     assert cache.num_pages == (kept_pages,)
     assert cache.last_page_len.tolist() == [last_page_len]
-    assert cache.pool.num_free == 5 - kept_pages
+    assert cache.pool.pages.num_free == 5 - kept_pages
     assert torch.equal(held_keys(cache, 0), keys[: 10 - num_tokens])
     for stored, true in zip(reference.stored_boxes(cache, 0, 0), reference.boxes(cache, 0, 0), strict=True):
         assert torch.equal(stored, true.reshape(stored.shape))
 
 
-def test_roll_back_of_nothing_keeps_the_box() -> None:
-    cache = PagedCache(make_pool(5), 1, 5)
+@both_layouts
+def test_roll_back_of_nothing_keeps_the_box(layout: str) -> None:
+    cache = PagedCache(make_pool(5, summary_layout=layout), 1, 5)
     grow(cache, 0, 6)
     before = state(cache)
     cache.roll_back(0, 0)
     assert state(cache) == before
 
 
-def test_roll_back_in_a_shared_page_leaves_the_other_branch_alone() -> None:
-    cache = PagedCache(make_pool(6), 2, 8)
+@both_layouts
+def test_roll_back_in_a_shared_page_leaves_the_other_branch_alone(layout: str) -> None:
+    cache = PagedCache(make_pool(6, summary_layout=layout), 2, 8)
     keys = grow(cache, 0, 7)
     cache.fork(0, 1)
-    box = cache.pool.summary.data[:, cache.physical_pages(0)[1]].clone()
     cache.roll_back(1, 2)
     assert cache.physical_pages(1)[1] != cache.physical_pages(0)[1]
-    assert torch.equal(cache.pool.summary.data[:, cache.physical_pages(0)[1]], box)
     assert torch.equal(held_keys(cache, 0), keys)
     assert torch.equal(held_keys(cache, 1), keys[:5])
-    low, _ = reference.stored_boxes(cache, 1, 0)
-    assert torch.equal(low[1], keys[4, 0].double())
+    assert_boxes(cache, 0, keys)
+    assert_boxes(cache, 1, keys[:5])
 
 
 @pytest.mark.parametrize("num_tokens", [-1, 7])
@@ -265,40 +285,149 @@ def test_roll_back_refuses(num_tokens: int) -> None:
     assert state(cache) == before
 
 
-def test_free_gives_back_what_nobody_else_holds() -> None:
-    cache = PagedCache(make_pool(6), 3, 9)
+@both_layouts
+def test_free_gives_back_what_nobody_else_holds(layout: str) -> None:
+    cache = PagedCache(make_pool(6, summary_layout=layout), 3, 9)
     grow(cache, 0, 9)
     cache.fork(0, 2)
     grow(cache, 2, 1)
-    assert cache.pool.num_free == 2
+    assert cache.pool.pages.num_free == 2
     cache.free(0)
-    assert cache.pool.num_free == 3
+    assert cache.pool.pages.num_free == 3
     assert cache.num_pages == (0, 0, 3)
     assert cache.kv_indptr.tolist() == [0, 0, 0, 3]
-    assert not any(cache.pool.is_shared(page) for page in cache.physical_pages(2))
+    assert not any(cache.pool.pages.is_shared(page) for page in cache.physical_pages(2))
     cache.free(0)
     cache.free(2)
-    assert cache.pool.num_free == 6
+    assert cache.pool.pages.num_free == 6
     assert cache.last_page_len.tolist() == [0, 0, 0]
 
 
+@both_layouts
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_same_physical_page_again_has_a_summary_as_if_new(dtype: str) -> None:
-    case = make_cache([4], 4, 2, 8, DTYPES[dtype], seed=0, spare_pages=0)
+def test_the_same_physical_page_again_has_a_summary_as_if_new(dtype: str, layout: str) -> None:
+    case = make_cache([4], 4, 2, 8, DTYPES[dtype], seed=0, spare_pages=0, summary_layout=layout)
     cache, (page,) = case.cache, case.cache.physical_pages(0)
-    assert cache.pool.summary.data[:, page].isfinite().all()
+    held = cache.summary_blocks(0)
+    assert all(bound.isfinite().all() for bound in cache.bounds(0))
     cache.free(0)
     cache.extend([2])
     assert cache.physical_pages(0) == (page,)
-    low, high = cache.pool.summary.bounds(torch.tensor([page]))
+    assert cache.summary_blocks(0) == held
+    low, high = cache.bounds(0)
     assert (low == INF).all()
     assert (high == -INF).all()
     generator = torch.Generator().manual_seed(1)
     keys = gaussian((2, 2, 8), DTYPES[dtype], generator)
     fill(Case(cache, keys, keys, torch.tensor([0, 2], dtype=torch.int32)))
-    low, high = cache.pool.summary.bounds(torch.tensor([page]))
-    assert torch.equal(low[0], keys.amin(0))
-    assert torch.equal(high[0], keys.amax(0))
+    assert_boxes(cache, 0, keys)
+
+
+# the transposed summary's blocks
+
+
+def test_blocks_by_hand() -> None:
+    """Pages of one token: 65 pages hold two blocks, 64 one; a full table row starts where the last ends."""
+    pool = PagePool(200, 2, 1, 8, FP32, summary_layout="transposed", num_summary_blocks=5)
+    pool.summary.blocks.reorder_free([3, 0, 4, 1, 2])
+    cache = PagedCache(pool, 3, 200)
+    cache.extend([65, 0, 64])
+    assert [cache.summary_blocks(r) for r in range(3)] == [(3, 0), (), (4,)]
+    assert cache.summary_table.tolist() == [3, 0, 4, 0, 0, 0]
+    assert cache.summary_indptr.tolist() == [0, 2, 2, 3]
+    assert cache.summary_table.dtype == cache.summary_indptr.dtype == torch.int32
+    cache.extend([1, 1, 1])
+    assert cache.summary_table[:5].tolist() == [3, 0, 1, 4, 2]
+    assert cache.summary_indptr.tolist() == [0, 2, 3, 5]
+    cache.roll_back(0, 2)
+    assert cache.summary_table[:4].tolist() == [3, 1, 4, 2]
+    with pytest.raises(ValueError, match="2 summary blocks wanted, 1 of 5 free"):
+        cache.extend([1, 64, 0])
+
+
+def test_a_box_lies_in_its_pages_slot() -> None:
+    pool = PagePool(70, 2, 1, 8, FP32, summary_layout="transposed")
+    cache = PagedCache(pool, 1, 70)
+    keys = grow(cache, 0, 70)
+    for page in (0, 1, 63, 64, 69):
+        block = cache.summary_table[cache.summary_indptr[0] + page // 64]
+        for bound in (0, 1):
+            assert torch.equal(pool.summary.data[block, :, :, bound, page % 64], keys[page])
+    assert (pool.summary.data[cache.summary_table[1], :, :, 0, 6:] == INF).all()
+
+
+def test_a_reopened_slot_is_empty_though_its_page_lay_elsewhere() -> None:
+    cache = PagedCache(make_pool(9, summary_layout="transposed"), 1, 9)
+    keys = grow(cache, 0, 10)
+    cache.roll_back(0, 6)
+    cache.extend([5])
+    low, high = cache.bounds(0)
+    assert torch.equal(low[0], keys[:4].amin(0))
+    assert (low[1:] == INF).all()
+    assert (high[1:] == -INF).all()
+
+
+def test_a_full_shared_page_in_a_partial_block_copies_the_block_alone() -> None:
+    cache = PagedCache(make_pool(9, summary_layout="transposed"), 2, 9)
+    keys = grow(cache, 0, 8)
+    cache.fork(0, 1)
+    new = grow(cache, 1, 1, seed=3)
+    assert cache.physical_pages(1)[:2] == cache.physical_pages(0)
+    assert cache.summary_blocks(1) != cache.summary_blocks(0)
+    assert_boxes(cache, 0, keys)
+    assert_boxes(cache, 1, torch.cat([keys, new]))
+
+
+def test_full_blocks_stay_shared() -> None:
+    pool = PagePool(200, 2, 1, 8, FP32, summary_layout="transposed")
+    cache = PagedCache(pool, 2, 200)
+    keys = grow(cache, 0, 64 + 3)
+    cache.fork(0, 1)
+    new = grow(cache, 1, 1, seed=4)
+    assert cache.summary_blocks(1)[0] == cache.summary_blocks(0)[0]
+    assert cache.summary_blocks(1)[1] != cache.summary_blocks(0)[1]
+    cache.roll_back(0, 3)
+    grown = grow(cache, 0, 1, seed=5)
+    assert_boxes(cache, 0, torch.cat([keys[:64], grown]))
+    assert_boxes(cache, 1, torch.cat([keys, new]))
+
+
+def test_a_block_copy_that_finds_none_changes_nothing() -> None:
+    cache = PagedCache(make_pool(9, summary_layout="transposed", num_summary_blocks=1), 2, 9)
+    grow(cache, 0, 6)
+    cache.fork(0, 1)
+    before = state(cache)
+    with pytest.raises(ValueError, match="1 summary blocks wanted, 0 of 1 free"):
+        cache.extend([0, 1])
+    with pytest.raises(ValueError, match="shared summary block must be copied and no summary block"):
+        cache.roll_back(1, 1)
+    assert state(cache) == before
+    cache.roll_back(1, 2)  # cut at a page's edge: nothing is written
+    assert cache.summary_blocks(0) == cache.summary_blocks(1)
+
+
+def test_the_default_number_of_blocks() -> None:
+    pool = make_pool(65, summary_layout="transposed")
+    assert pool.summary.data.shape == (2 + SPARE_BLOCKS, 2, 8, 2, SUMMARY_BLOCK_PAGES)
+    assert make_pool(65).summary.blocks.num_free == 0
+
+
+# the device's tensors
+
+
+def test_extend_writes_new_entries_only() -> None:
+    cache = PagedCache(make_pool(30), 3, 30)
+    cache.extend([4, 7, 3])
+    cache.block_table[:4] = -1  # what a write from the start would mend
+    cache.extend([0, 1, 1])  # both fill their pages: no entry is new
+    assert cache.block_table[:4].tolist() == [-1] * 4
+    assert cache.last_page_len.tolist() == [4, 4, 4]
+    cache.extend([0, 0, 1])
+    assert cache.block_table[:5].tolist() == [-1] * 4 + [cache.physical_pages(2)[1]]
+    cache.extend([0, 1, 0])  # request 2 moves up
+    assert cache.block_table[:3].tolist() == [-1] * 3
+    assert cache.block_table[3:6].tolist() == [cache.physical_pages(1)[2], *cache.physical_pages(2)]
+    assert cache.kv_indptr.tolist() == [0, 1, 4, 6]
 
 
 # the pool
@@ -316,10 +445,10 @@ def test_two_caches_draw_on_one_pool() -> None:
 
 def test_reorder_free() -> None:
     pool = make_pool(5)
-    taken = pool.take(2)
+    taken = pool.pages.take(2)
     order = [page for page in (4, 2, 3, 0, 1) if page not in taken]
     pool.reorder_free(order)
-    assert [pool.take(1)[0] for _ in range(3)] == order
+    assert [pool.pages.take(1)[0] for _ in range(3)] == order
     for wrong in ([0], [0, 1, 2, 3, 4]):
         with pytest.raises(ValueError, match="not a permutation"):
             pool.reorder_free(wrong)
@@ -350,13 +479,36 @@ def test_the_pool_refuses(
         PagePool(2, 1, page_size, 8, kv_dtype, summary_dtype=summary_dtype)
 
 
-def test_a_nan_key_reaches_the_rescanned_box() -> None:
-    pool = make_pool(1)
-    keys = torch.randn(2, 3, 8)
-    keys[1, 1, 5] = float("nan")
-    pool.summary.rescan(0, keys)
-    low, high = pool.summary.bounds(torch.tensor([0]))
+@both_layouts
+def test_a_nan_key_reaches_the_rescanned_box(layout: str) -> None:
+    cache = PagedCache(make_pool(1, summary_layout=layout), 1, 1)
+    grow(cache, 0, 3)
+    cache.pool.k[0, 1, 1, 5] = float("nan")
+    cache.rescan(0, 0)
+    low, high = cache.bounds(0)
     assert low.isnan().nonzero().tolist() == high.isnan().nonzero().tolist() == [[0, 1, 5]]
+
+
+def test_the_pool_refuses_an_unknown_layout() -> None:
+    with pytest.raises(ValueError, match="summary_layout 'rowwise' is none of paired, transposed"):
+        make_pool(2, summary_layout="rowwise")
+
+
+def test_pieces_by_hand() -> None:
+    copied: list[tuple[int, int]] = []
+    pieces = Pieces("page", 5, lambda src, dst: copied.append((src, dst)))
+    held: list[int] = []
+    assert pieces.hold(held, 2, 0) == 0
+    assert held == [0, 1]
+    pieces.share([1])
+    assert pieces.most_needed(held, 3, 1) == 2
+    assert pieces.hold(held, 3, 1) == 1
+    assert (held, copied, pieces.owners) == ([0, 2, 3], [(1, 2)], (1, 1, 1, 1, 0))
+    assert pieces.hold(held, 3, 2) == 3  # nothing shared, nothing new
+    pieces.trim(held, 1)
+    assert (held, pieces.num_free) == ([0], 3)
+    with pytest.raises(ValueError, match="4 pages wanted, 3 of 5 free"):
+        pieces.take(4)
 
 
 # any sequence of operations against a naive model
@@ -365,18 +517,29 @@ def test_a_nan_key_reaches_the_rescanned_box() -> None:
 class CacheMachine(RuleBasedStateMachine):
     """Requests as plain lists of token numbers; the cache stores each number in every element of its key."""
 
-    PAGES, REQUESTS, PAGE_SIZE = 9, 3, 3
+    PAGES, REQUESTS, PAGE_SIZE, LAYOUT, BLOCKS, UNIT = 9, 3, 3, "paired", 0, 1
 
-    @initialize(order=st.permutations(range(9)))
-    def start(self, order: list[int]) -> None:
-        self.pool = PagePool(self.PAGES, 1, self.PAGE_SIZE, 2, FP32)
-        self.pool.reorder_free(order)
+    @initialize(seed=st.integers(0, 1000))
+    def start(self, seed: int) -> None:
+        self.pool = PagePool(
+            self.PAGES,
+            1,
+            self.PAGE_SIZE,
+            2,
+            FP32,
+            summary_layout=self.LAYOUT,
+            num_summary_blocks=self.BLOCKS,
+        )
+        generator = torch.Generator().manual_seed(seed)
+        for pieces in (self.pool.pages, self.pool.summary.blocks):
+            pieces.reorder_free(torch.randperm(pieces.num_free, generator=generator).tolist())
         self.cache = PagedCache(self.pool, self.REQUESTS, self.PAGES)
         self.tokens: list[list[int]] = [[] for _ in range(self.REQUESTS)]
         self.next_token = 1
 
     @rule(counts=st.lists(st.integers(0, 5), min_size=3, max_size=3))
     def extend(self, counts: list[int]) -> None:
+        counts = [self.UNIT * count for count in counts]
         before = state(self.cache)
         try:
             self.cache.extend(counts)
@@ -384,14 +547,10 @@ class CacheMachine(RuleBasedStateMachine):
             assert state(self.cache) == before
             return
         for request, count in enumerate(counts):
-            for i in range(count):
-                position = len(self.tokens[request])
-                page = self.cache.physical_pages(request)[position // self.PAGE_SIZE]
-                slot = position % self.PAGE_SIZE
-                self.pool.k[page, :, slot] = self.pool.v[page, :, slot] = float(self.next_token)
-                self.pool.summary.rescan(page, self.pool.k[page, :, : slot + 1])
-                self.tokens[request].append(self.next_token)
-                self.next_token += 1 + i % 2
+            new = torch.arange(self.next_token, self.next_token + count).float()
+            write_tail(self.cache, request, new[:, None, None].expand(-1, 1, 2))
+            self.tokens[request] += new.int().tolist()
+            self.next_token += count
 
     @rule(source=st.integers(0, 2), branch=st.integers(0, 2))
     def fork(self, source: int, branch: int) -> None:
@@ -414,7 +573,7 @@ class CacheMachine(RuleBasedStateMachine):
         try:
             self.cache.roll_back(request, count)
         except ValueError:
-            assert self.pool.num_free == 0
+            assert 0 in (self.pool.pages.num_free, self.pool.summary.blocks.num_free)
             assert state(self.cache) == before
             return
         del self.tokens[request][len(self.tokens[request]) - count :]
@@ -428,7 +587,7 @@ class CacheMachine(RuleBasedStateMachine):
     def mirrors_agree(self) -> None:
         if not hasattr(self, "cache"):
             return
-        starts, owners = [0], []
+        starts, owners, block_starts, block_owners = [0], [], [0], []
         for request, tokens in enumerate(self.tokens):
             pages = self.cache.block_table[
                 starts[-1] : starts[-1] + -(-len(tokens) // self.PAGE_SIZE)
@@ -438,20 +597,42 @@ class CacheMachine(RuleBasedStateMachine):
             owners += pages
             tail = len(tokens) - self.PAGE_SIZE * (len(pages) - 1) if pages else 0
             assert self.cache.last_page_len[request] == tail
-            for logical, page in enumerate(pages):
-                own = tokens[logical * self.PAGE_SIZE : (logical + 1) * self.PAGE_SIZE]
-                assert self.pool.k[page, 0, : len(own), 0].tolist() == own
-                assert self.pool.v[page, 0, : len(own), 1].tolist() == own
-                assert self.pool.summary.data[0, page, :, 0].tolist() == [min(own), max(own)]
+            if tokens:
+                expected = torch.tensor(tokens).float()[:, None, None].expand(-1, 1, 2)
+                assert torch.equal(held_keys(self.cache, request), expected)
+                assert torch.equal(self.pool.v[pages].transpose(1, 2).flatten(0, 1)[: len(tokens)], expected)
+                assert_boxes(self.cache, request, expected)
+            blocks = self.cache.summary_blocks(request)
+            block_starts.append(block_starts[-1] + len(blocks))
+            assert tuple(self.cache.summary_table[block_starts[-2] : block_starts[-1]].tolist()) == blocks
+            block_owners += blocks
+        assert self.cache.summary_indptr.tolist() == block_starts
         assert self.cache.kv_indptr.tolist() == starts
         assert self.cache.seq_lens == tuple(len(tokens) for tokens in self.tokens)
-        assert self.pool.num_free == self.PAGES - len(set(owners))
-        for page in set(owners):
-            assert self.pool.is_shared(page) == (owners.count(page) > 1)
+        assert self.pool.pages.owners == tuple(owners.count(page) for page in range(self.PAGES))
+        blocks = self.pool.summary.blocks
+        assert blocks.owners == tuple(map(block_owners.count, range(len(blocks.owners))))
+        for pieces in (self.pool.pages, blocks):
+            assert pieces.num_free == pieces.owners.count(0)
 
 
-CacheMachine.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=25)
+class TransposedMachine(CacheMachine):
+    """Short requests: each holds one block, which every fork shares."""
+
+    LAYOUT, BLOCKS = "transposed", 3
+
+
+class BlocksMachine(CacheMachine):
+    """Pages of one token and steps of 16: requests cross blocks of 64 pages, and blocks run out."""
+
+    PAGES, PAGE_SIZE, LAYOUT, BLOCKS, UNIT = 230, 1, "transposed", 6, 16
+
+
+for machine in (CacheMachine, TransposedMachine, BlocksMachine):
+    machine.TestCase.settings = settings(deadline=None, max_examples=40, stateful_step_count=25)
 TestCacheMachine = CacheMachine.TestCase
+TestTransposedMachine = TransposedMachine.TestCase
+TestBlocksMachine = BlocksMachine.TestCase
 
 
 @settings(deadline=None, max_examples=40)

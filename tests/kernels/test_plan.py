@@ -37,6 +37,39 @@ def test_score_fills_one_wave_and_no_more() -> None:
     assert (short.tile_pages, short.grid) == (4, (8, 32, 1))
 
 
+@given(SIZES, st.integers(1, 64), st.integers(1, 64), st.sampled_from([2, 4]))
+def test_transposed_score_tiles_lie_in_one_block(
+    max_pages: int, heads: int, batch: int, element_bytes: int
+) -> None:
+    plan = plans.plan_score_transposed(
+        num_kv_heads=heads,
+        batch_size=batch,
+        max_pages=max_pages,
+        num_workers=WORKERS,
+        element_bytes=element_bytes,
+    )
+    assert plan.grid[1:] == (heads, batch)
+    assert 1 <= plan.grid[0] <= max(1, plans.ceil_div(max_pages, plan.tile_pages))
+    assert 32 <= plan.tile_pages * element_bytes <= 128  # a sector to a line of each row
+    assert plans.SUMMARY_BLOCK_PAGES % plan.tile_pages == 0
+
+
+def test_transposed_score_fills_one_wave() -> None:
+    def planned(max_pages: int, kv_heads: int = 32) -> tuple[int, int, int]:
+        plan = plans.plan_score_transposed(
+            num_kv_heads=kv_heads, batch_size=1, max_pages=max_pages, num_workers=WORKERS
+        )
+        return plan.tile_pages, plan.num_warps, plan.grid[0]
+
+    # 32K tokens of Llama-2-7B: 32 blocks a head; 2 * 132 // 32 = 8 programs of 4 tiles.
+    assert planned(2048) == (64, 8, 8)
+    # 8K: 8 blocks a head are 256 tiles, 16 halves 512 and 8 programs of 2.
+    assert planned(512) == (32, 4, 8)
+    # 2K: 16 pages a tile, 32 bytes of a row.
+    assert planned(128) == (16, 2, 8)
+    assert planned(2048, kv_heads=8) == (32, 4, 32)
+
+
 @given(SIZES)
 def test_select_keeps_usual_rows_in_one_block(max_pages: int) -> None:
     plan = plans.plan_select(num_qo_heads=32, batch_size=2, max_pages=max_pages)
@@ -130,10 +163,29 @@ def test_append_covers_every_page_that_new_tokens_touch(new: int, page_size: int
     plan = plans.plan_append(
         num_kv_heads=3, page_size=page_size, batch_size=2, max_new_tokens=new, max_pages=total
     )
-    touched = total - older // page_size if new else 0
+    first_run = older // page_size // plan.run_pages
+    touched = plans.ceil_div(total, plan.run_pages) - first_run if new else 0
     assert plan.grid[0] >= max(1, touched)
     assert plan.grid[1:] == (3, 2)
-    assert page_size <= plan.tile_slots < 2 * page_size
+    assert plan.run_pages in (1, 2, 4, 8, 16)
+    assert plan.tile_slots <= max(1, 2 * min(new, page_size) - 1)
+
+
+def test_a_program_of_append_writes_128_tokens_of_a_prefill_and_one_page_otherwise() -> None:
+    def runs(new: int, page_size: int = 16) -> tuple[int, int, int, int]:
+        plan = plans.plan_append(num_kv_heads=32, page_size=page_size, batch_size=1, max_new_tokens=new)
+        return plan.tile_slots, plan.run_pages, plan.num_warps, plan.grid[0]
+
+    assert runs(1) == (1, 1, 1, 1)
+    assert runs(128) == (16, 1, 4, 9)
+    assert runs(32768) == (16, 8, 4, 257)  # 2049 pages, the first and last in part
+    assert runs(32768, 128) == (16, 1, 4, 257)
+    assert runs(32768, 1) == (1, 16, 1, 2049)
+
+
+def test_blocks_of_a_transposed_summary() -> None:
+    assert plans.summary_blocks([]) == plans.summary_blocks([0, 0]) == 0
+    assert plans.summary_blocks([1, 64, 65]) == 1 + 1 + 2
 
 
 @pytest.mark.parametrize("batch_size", [0, 1])

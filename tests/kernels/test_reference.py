@@ -22,10 +22,11 @@ def make_cache(
     head_dim: int = 8,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
+    summary_layout: str = "paired",
 ) -> tuple[PagedCache, list[torch.Tensor], list[torch.Tensor]]:
     """A cache over shuffled pages, NaN in every slot no token owns, and the (keys, values) put into it."""
     num_pages = sum(-(-n // page_size) for n in seq_lens) + 3
-    pool = PagePool(num_pages, num_kv_heads, page_size, head_dim, dtype)
+    pool = PagePool(num_pages, num_kv_heads, page_size, head_dim, dtype, summary_layout=summary_layout)
     generator = torch.Generator().manual_seed(seed)
     pool.reorder_free(torch.randperm(num_pages, generator=generator).tolist())
     pool.k.fill_(NAN)
@@ -39,9 +40,8 @@ def make_cache(
             page, slot = pages[position // page_size], position % page_size
             pool.k[page, :, slot] = keys[request][position]
             pool.v[page, :, slot] = values[request][position]
-        for logical, page in enumerate(pages):
-            own = keys[request][logical * page_size : (logical + 1) * page_size]
-            pool.summary.rescan(page, own.transpose(0, 1))
+        for logical in range(len(pages)):
+            cache.rescan(request, logical)
     return cache, keys, values
 
 
@@ -226,6 +226,22 @@ def test_stored_boxes_come_from_the_summary_not_from_the_keys() -> None:
     assert reference.stored_boxes(cache, 0, 0)[0].min() > -99.0
     assert reference.boxes(cache, 0, 1)[0].min() > -99.0
     assert reference.score(torch.full((1, 2, 8), -1.0), cache)[1, 2] == 8 * 99.0
+
+
+def test_stored_boxes_of_a_transposed_summary_come_from_its_blocks() -> None:
+    cache, keys, _ = make_cache((9, 0, 70), page_size=1, summary_layout="transposed")
+    paired, _, _ = make_cache((9, 0, 70), page_size=1)
+    for request in (0, 2):
+        for bound, other in zip(
+            reference.stored_boxes(cache, request, 1), reference.boxes(cache, request, 1), strict=True
+        ):
+            assert torch.equal(bound, other)
+            assert torch.equal(bound, keys[request][:, 1].double())
+    q = queries(cache, 2)
+    assert torch.equal(reference.score(q, cache), reference.score(q, paired))
+    cache.pool.summary.data[cache.summary_blocks(2)[1], 1, :, 0, 5] = -99.0
+    assert reference.stored_boxes(cache, 2, 1)[0][69].tolist() == [-99.0] * 8
+    assert reference.boxes(cache, 2, 1)[0].min() > -99.0
 
 
 @pytest.mark.parametrize("group_size", [1, 3])
