@@ -1,11 +1,16 @@
-"""The project's own stages over the paged cache: Triton on a GPU, compiled for the CPU elsewhere."""
+"""The project's own stages over the paged cache.
+
+`questprof` takes CUDA stages where they can run and Triton ones elsewhere, on the CPU stages compiled by
+numba; `triton` takes Triton ones always.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from questprof.backends import Backend
+from questprof.backends import Backend, paged_cuda
 from questprof.model import Point
 from questprof.units import KERNEL_DTYPES
 
@@ -17,8 +22,17 @@ HEAD_DIMS = (64, 128)
 
 
 def load(device: str) -> Backend:
-    """The Triton stages on `cuda`, the numba stages on `cpu`."""
-    return _triton() if device == "cuda" else _cpu()
+    """The CUDA and Triton stages on `cuda`, the numba stages on `cpu`."""
+    if device != "cuda":
+        return _cpu()
+    return paged_cuda.over(_triton("questprof"))
+
+
+def load_triton(device: str) -> Backend:
+    """The Triton stages; only on `cuda`."""
+    if device == "cuda":
+        return _triton("triton")
+    return replace(_cpu(), name="triton", why_not=lambda _: "Triton needs a GPU: use --device cuda")
 
 
 def _cpu() -> Backend:
@@ -33,10 +47,10 @@ def _cpu() -> Backend:
         "dense": cpu.dense,
     }
     scratch = {"attend": cpu.attend_scratch_floats, "dense": cpu.dense_scratch_floats}
-    return Backend("questprof", "cpu", stages, _as_is, scratch, why_not)
+    return Backend("questprof", lambda _: "cpu", stages, _as_is, scratch, why_not)
 
 
-def _triton() -> Backend:
+def _triton(name: str) -> Backend:
     from questprof_kernels import append, attend, dense, score, select
 
     stages = {
@@ -55,10 +69,10 @@ def _triton() -> Backend:
         return int(dense.dense_plan(q, cache).scratch_floats)
 
     scratch: dict[str, Callable[..., int]] = {"attend": attend_scratch_floats, "dense": dense_scratch_floats}
-    return Backend("questprof", "triton", stages, _as_is, scratch, why_not)
+    return Backend(name, lambda _: "triton", stages, _as_is, scratch, why_not)
 
 
-def _as_is(cache: PagedCache) -> PagedCache:
+def _as_is(cache: PagedCache, _: torch.Tensor) -> PagedCache:
     return cache
 
 
@@ -73,6 +87,4 @@ def why_not(point: Point) -> str | None:
         return f"no kernel for head_dim {shape.head_dim}: 64 and 128 are there"
     if not 1 <= point.page_size <= 128:
         return f"no kernel for page_size {point.page_size}: 1 to 128 are there"
-    if point.summary_layout != "paired":
-        return f"no kernel for summary_layout {point.summary_layout}"
     return None

@@ -1,0 +1,345 @@
+"""The CUDA variants of `score`, `select`, `attend` and `dense`, and `select` with `attend` in one launch.
+
+Launchers take what the Triton ones take and give the same: same page ids, same outputs to rounding. They are
+for fp16 and bf16, head_dim 64 and 128, at most 8 query heads a group, pages of 8 tokens or a multiple of 16.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from questprof_kernels.arguments import check_cache, check_outputs, check_queries, check_rows, check_tensor
+from questprof_kernels.cuda_module import Kernel, load_kernel
+from questprof_kernels.paged_cache import PagedCache
+from questprof_kernels.plan import BlockPlan, ceil_div, next_power_of_2, plan_blocks
+
+LOG2_E = 1.4426950408889634
+LARGEST_GROUP = 8
+PAIRED_WARPS = 2
+PAIRED_TILE = 8  # pages a warp scores
+TRANSPOSED_WARPS = 4
+MOST_WAITING_SPLITS = 32  # MOST_SPLITS of attention.cuh
+SELECTED_AT_MOST = 2048  # page ids that one block of the fused launch has room for
+MOST_SLOTS = 16  # keys a thread of `select` keeps in registers at most
+MOST_INDICES = (
+    9984  # of a block of the fused launch, in 48 KiB beside its sums: page ids, and pages looked up ahead
+)
+
+
+def why_not(
+    kv_dtype: torch.dtype, summary_dtype: torch.dtype, head_dim: int, page_size: int, group_size: int
+) -> str | None:
+    """Why these stages cannot run on such a cache, or None."""
+    if kv_dtype not in (torch.float16, torch.bfloat16) or summary_dtype != kv_dtype:
+        return f"no CUDA stage for {kv_dtype} with a summary in {summary_dtype}"
+    if head_dim not in (64, 128):
+        return f"no CUDA stage for head_dim {head_dim}"
+    if page_size != 8 and page_size % 16:
+        return f"no CUDA stage for page_size {page_size}"
+    if group_size > LARGEST_GROUP:
+        return f"no CUDA stage for {group_size} query heads a KV head"
+    return None
+
+
+class _ScoreArguments(ctypes.Structure):
+    _fields_ = (
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("q", "summary", "table", "kv_indptr", "summary_indptr", "scores")
+        ),
+        *((name, ctypes.c_longlong) for name in ("q_batch_stride", "q_head_stride", "scores_stride")),
+        ("num_pool_pages", ctypes.c_int),
+        ("table_size", ctypes.c_int),
+    )
+
+
+class _SelectArguments(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("scores", "kv_indptr", "select_indptr", "page_ids")),
+        ("scores_stride", ctypes.c_longlong),
+        ("page_ids_stride", ctypes.c_longlong),
+        ("num_columns", ctypes.c_int),
+        ("take_tail", ctypes.c_int),
+    )
+
+
+class _AttentionArguments(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "block_table", "kv_indptr", "last_page_len")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("page_ids", "select_indptr", "out", "lse", "scratch", "scores")
+        ),
+        *((name, ctypes.c_longlong) for name in ("q_batch_stride", "q_head_stride")),
+        *((name, ctypes.c_longlong) for name in ("out_batch_stride", "out_head_stride")),
+        *((name, ctypes.c_longlong) for name in ("page_ids_stride", "scores_stride")),
+        ("scale_log2", ctypes.c_float),
+        *((name, ctypes.c_int) for name in ("num_kv_heads", "take_tail", "blocks_stay")),
+    )
+
+
+def score(q: torch.Tensor, cache: PagedCache, scores: torch.Tensor) -> None:
+    """Write U_p of equation (3), unscaled, of each (query head, logical page), as the Triton launcher does.
+
+    Boxes must be finite or NaN: an infinite bound gives NaN.
+    """
+    check_queries(q, cache)
+    check_rows("scores", scores, q.shape[1], cache.total_pages, torch.float32, q.device)
+    _check_rows_aligned("q", q)
+    pool = cache.pool
+    transposed = pool.summary.layout == "transposed"
+    table = cache.summary_table if transposed else cache.block_table
+    arguments = _ScoreArguments(
+        q.data_ptr(),
+        pool.summary.data.data_ptr(),
+        table.data_ptr(),
+        cache.kv_indptr.data_ptr(),
+        cache.summary_indptr.data_ptr() if transposed else 0,
+        scores.data_ptr(),
+        q.stride(0),
+        q.stride(1),
+        scores.stride(0),
+        pool.num_pages,
+        len(table),
+    )
+    group_size = q.shape[1] // pool.num_kv_heads
+    if transposed:
+        blocks = max(1, ceil_div(cache.max_pages, pool.summary.data.shape[-1]))
+        name, num_warps = "score_transposed", TRANSPOSED_WARPS
+    else:
+        blocks = max(1, ceil_div(cache.max_pages, PAIRED_TILE * PAIRED_WARPS))
+        name, num_warps = "score_paired", PAIRED_WARPS
+    kernel = _kernel("score.cu", name, cache, num_warps, GROUP=group_size, TILE=PAIRED_TILE)
+    kernel.launch((blocks, pool.num_kv_heads, cache.batch_size), arguments)
+
+
+def select(
+    scores: torch.Tensor,
+    cache: PagedCache,
+    select_indptr: torch.Tensor,
+    page_ids: torch.Tensor,
+    take_tail: bool = True,
+    *,
+    num_warps: int = 0,
+) -> None:
+    """Write the K_r best pages of each query head and request, as the Triton launcher does."""
+    check_cache(cache)
+    device = cache.pool.k.device
+    check_rows("scores", scores, scores.shape[0], cache.total_pages, torch.float32, device)
+    check_tensor("select_indptr", select_indptr, (cache.batch_size + 1,), torch.int32, device)
+    check_rows("page_ids", page_ids, scores.shape[0], 0, torch.int32, device)
+    arguments = _SelectArguments(
+        scores.data_ptr(),
+        cache.kv_indptr.data_ptr(),
+        select_indptr.data_ptr(),
+        page_ids.data_ptr(),
+        scores.stride(0),
+        page_ids.stride(0),
+        scores.shape[1],
+        take_tail,
+    )
+    num_warps = num_warps or (32 if cache.max_pages > 4096 else 16)
+    kernel = _kernel("select.cu", "select_kernel", cache, num_warps, SLOTS=_slots(cache.max_pages, num_warps))
+    kernel.launch((scores.shape[0], cache.batch_size, 1), arguments)
+
+
+def attend_plan(q: torch.Tensor, cache: PagedCache, page_ids: torch.Tensor, **overrides: int) -> BlockPlan:
+    """The plan of `attend` and `select_attend`; its `scratch_floats` sizes their common scratch."""
+    return _plan(q, cache, ceil_div(page_ids.shape[1], cache.batch_size), per_query_head=True, **overrides)
+
+
+def dense_plan(q: torch.Tensor, cache: PagedCache, **overrides: int) -> BlockPlan:
+    """The plan of `dense`; its `scratch_floats` sizes the scratch."""
+    return _plan(q, cache, ceil_div(cache.total_pages, cache.batch_size), per_query_head=False, **overrides)
+
+
+def attend(
+    q: torch.Tensor,
+    cache: PagedCache,
+    page_ids: torch.Tensor,
+    select_indptr: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    scratch: torch.Tensor,
+    softmax_scale: float | None = None,
+    *,
+    plan: BlockPlan | None = None,
+) -> None:
+    """Attention of equation (6) over the selected pages of each query head, as the Triton launcher does.
+
+    `scratch` is zero before the first launch and used with no other plan.
+    """
+    check_rows("page_ids", page_ids, q.shape[1], 0, torch.int32, q.device)
+    check_tensor("select_indptr", select_indptr, (cache.batch_size + 1,), torch.int32, q.device)
+    plan = plan or attend_plan(q, cache, page_ids)
+    arguments = _attention_arguments(q, cache, out, lse, scratch, softmax_scale, plan)
+    arguments.page_ids, arguments.page_ids_stride = page_ids.data_ptr(), page_ids.stride(0)
+    arguments.select_indptr = select_indptr.data_ptr()
+    kernel = _kernel("attend.cu", "attend_kernel", cache, plan.num_warps, **_attend_definitions(q, cache))
+    _launch(kernel, plan, arguments, cache)
+
+
+def select_attend(
+    scores: torch.Tensor,
+    cache: PagedCache,
+    select_indptr: torch.Tensor,
+    page_ids: torch.Tensor,
+    take_tail: bool,
+    q: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    scratch: torch.Tensor,
+    softmax_scale: float | None = None,
+    *,
+    plan: BlockPlan | None = None,
+    dependent: bool = True,
+) -> None:
+    """`select` and `attend` in one launch: every split selects, and the first one writes `page_ids`.
+
+    `dependent`: it starts while the kernel before it, which must be `score`, still runs, and waits for it
+    before it reads scores. Raises ValueError when a split would hold too many pages.
+    """
+    check_rows("scores", scores, q.shape[1], cache.total_pages, torch.float32, q.device)
+    check_rows("page_ids", page_ids, q.shape[1], 0, torch.int32, q.device)
+    check_tensor("select_indptr", select_indptr, (cache.batch_size + 1,), torch.int32, q.device)
+    plan = plan or attend_plan(q, cache, page_ids)
+    most = min(cache.max_pages, page_ids.shape[1])  # of one request
+    room = max(64, next_power_of_2(ceil_div(most, plan.num_splits) + 1))
+    if room > SELECTED_AT_MOST:
+        raise ValueError(f"{most} pages a head in {plan.num_splits} splits: launch select and attend apart")
+    arguments = _attention_arguments(q, cache, out, lse, scratch, softmax_scale, plan)
+    arguments.page_ids, arguments.page_ids_stride = page_ids.data_ptr(), page_ids.stride(0)
+    arguments.select_indptr = select_indptr.data_ptr()
+    arguments.scores, arguments.scores_stride = scores.data_ptr(), scores.stride(0)
+    arguments.take_tail = take_tail
+    kernel = _kernel(
+        "attend.cu",
+        "select_attend_kernel",
+        cache,
+        plan.num_warps,
+        **_attend_definitions(
+            q,
+            cache,
+            room,
+            _slots(cache.max_pages, plan.num_warps),
+            min(next_power_of_2(cache.max_pages), MOST_INDICES - room),
+        ),
+    )
+    _launch(kernel, plan, arguments, cache, dependent=dependent)
+
+
+def dense(
+    q: torch.Tensor,
+    cache: PagedCache,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    scratch: torch.Tensor,
+    softmax_scale: float | None = None,
+    *,
+    plan: BlockPlan | None = None,
+) -> None:
+    """Attention over all valid tokens of each request, as the Triton launcher does.
+
+    `scratch` is zero before the first launch and used with no other plan.
+    """
+    plan = plan or dense_plan(q, cache)
+    arguments = _attention_arguments(q, cache, out, lse, scratch, softmax_scale, plan)
+    definitions = {"GROUP": plan.heads_per_program, "PAGE_SIZE": cache.pool.page_size}
+    kernel = _kernel("dense.cu", "dense_kernel", cache, plan.num_warps, **definitions)
+    _launch(kernel, plan, arguments, cache)
+
+
+def _plan(
+    q: torch.Tensor, cache: PagedCache, pages: int, *, per_query_head: bool, **overrides: int
+) -> BlockPlan:
+    return plan_blocks(
+        num_qo_heads=q.shape[1],
+        num_kv_heads=cache.pool.num_kv_heads,
+        per_query_head=per_query_head,
+        head_dim=cache.pool.head_dim,
+        batch_size=cache.batch_size,
+        pages_per_request=pages,
+        num_workers=cache.pool.num_workers,
+        **overrides,
+    )
+
+
+def _slots(max_pages: int, num_warps: int) -> int:
+    return max(1, min(MOST_SLOTS, next_power_of_2(ceil_div(max_pages, 32 * num_warps))))
+
+
+def _attend_definitions(
+    q: torch.Tensor, cache: PagedCache, room: int = 64, slots: int = 1, table: int = 1
+) -> dict[str, int]:
+    """Definitions of attend.cu; what its two kernels do not share has the least value where it is unused."""
+    return {
+        "GROUP": q.shape[1] // cache.pool.num_kv_heads,
+        "PAGE_SIZE": cache.pool.page_size,
+        "SELECTED_PAGES": room,
+        "SLOTS": slots,
+        "TABLE": table,
+    }
+
+
+def _attention_arguments(
+    q: torch.Tensor,
+    cache: PagedCache,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    scratch: torch.Tensor,
+    softmax_scale: float | None,
+    plan: BlockPlan,
+) -> _AttentionArguments:
+    check_queries(q, cache)
+    check_outputs(q, out, lse, scratch, plan.scratch_floats)
+    _check_rows_aligned("q", q)
+    _check_rows_aligned("out", out)
+    pool = cache.pool
+    scale = pool.head_dim**-0.5 if softmax_scale is None else softmax_scale
+    return _AttentionArguments(
+        q=q.data_ptr(),
+        k=pool.k.data_ptr(),
+        v=pool.v.data_ptr(),
+        block_table=cache.block_table.data_ptr(),
+        kv_indptr=cache.kv_indptr.data_ptr(),
+        last_page_len=cache.last_page_len.data_ptr(),
+        out=out.data_ptr(),
+        lse=lse.data_ptr(),
+        scratch=scratch.data_ptr(),
+        q_batch_stride=q.stride(0),
+        q_head_stride=q.stride(1),
+        out_batch_stride=out.stride(0),
+        out_head_stride=out.stride(1),
+        scale_log2=scale * LOG2_E,
+        num_kv_heads=pool.num_kv_heads,
+    )
+
+
+def _launch(
+    kernel: Kernel,
+    plan: BlockPlan,
+    arguments: _AttentionArguments,
+    cache: PagedCache,
+    *,
+    dependent: bool = False,
+) -> None:
+    """Launch; blocks may wait for one another only where all of them are resident at once."""
+    splits, programs, requests = plan.grid
+    resident = splits * programs * requests <= kernel.blocks_per_sm * cache.pool.num_workers
+    arguments.blocks_stay = resident and splits <= MOST_WAITING_SPLITS
+    kernel.launch(plan.grid, arguments, dependent=dependent)
+
+
+def _kernel(source: str, name: str, cache: PagedCache, num_warps: int, **definitions: int) -> Kernel:
+    pool = cache.pool
+    common = {"BF16": int(pool.k.dtype == torch.bfloat16), "HEAD_DIM": pool.head_dim, "WARPS": num_warps}
+    device = pool.device.index if pool.device.index is not None else torch.cuda.current_device()
+    return load_kernel(source, name, tuple({**common, **definitions}.items()), 32 * num_warps, device)
+
+
+def _check_rows_aligned(name: str, tensor: torch.Tensor) -> None:
+    """Refuse rows that 16-byte loads cannot read."""
+    strides = tensor.stride()
+    if strides[2] != 1 or strides[0] % 8 or strides[1] % 8 or tensor.data_ptr() % 16:
+        raise ValueError(f"rows of {name} must be contiguous and 16-byte aligned, its strides are {strides}")

@@ -1,0 +1,32 @@
+// Stage `select`: the K best pages of each query head, one block for each (query head, request).
+#include "select.cuh"
+
+struct SelectArguments {
+    const float* scores;
+    const int* kv_indptr;
+    const int* select_indptr;
+    int* page_ids;
+    long long scores_stride;
+    long long page_ids_stride;
+    int num_columns;  // of scores
+    int take_tail;
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) select_kernel(SelectArguments arg) {
+    __shared__ SelectMemory memory;
+    let_next_kernel_start();
+    clear(memory);
+    int head = blockIdx.x, request = blockIdx.y;
+    // The first request starts at 0: its scores are asked for before its length is known.
+    int start = request ? arg.kv_indptr[request] : 0;
+    const float* scores = arg.scores + head * arg.scores_stride + start;
+    wait_for_previous_kernel();
+    float own[SLOTS];
+    load_scores(own, scores, 0, arg.num_columns - start);
+    int num_pages = arg.kv_indptr[request + 1] - start;
+    int first_id = arg.select_indptr[request], wanted = arg.select_indptr[request + 1] - first_id;
+    if (wanted <= 0) return;
+    int* page_ids = arg.page_ids + head * arg.page_ids_stride + first_id;
+    select_pages(own, scores, num_pages, wanted, arg.take_tail, memory,
+                 [&](int rank, int page) { page_ids[rank] = page; });
+}

@@ -1,0 +1,164 @@
+"""The CUDA stages compile as they are launched, load 16 bytes at a time and spill nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from cases import DTYPES
+from cuda_launch import SHARED_BYTES, Launch, bare_cache, launch_all, record
+from questprof_kernels.cuda_module import compile_cubin
+
+triton = pytest.importorskip("triton", reason="cuobjdump comes with triton, which is not here")
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings: pip install 'questprof[test]'")
+
+CUOBJDUMP = Path(triton.__file__).with_name("backends") / "nvidia" / "bin" / "cuobjdump"
+K = 1024
+NARROW = re.compile(r"\bLDG\.E\S*\.[US](8|16)\b")
+WIDE = re.compile(r"\bLDG(STS)?\.E\S*\.128\b")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One launched kernel, compiled: resources read off the cubin, loads counted in its instructions."""
+
+    architecture: int
+    launch: Launch
+    wide_loads: int
+    narrow_loads: int
+    registers: int
+    shared_bytes: int  # static
+    stack_bytes: int
+    local_bytes: int
+
+    def __str__(self) -> str:
+        definitions = " ".join(f"{name}={value}" for name, value in self.launch.definitions)
+        return (
+            f"sm_{self.architecture} {self.launch.name} {definitions}: stack {self.stack_bytes}, local "
+            f"{self.local_bytes}, registers {self.registers}, 16-byte loads {self.wide_loads}"
+        )
+
+    def __getitem__(self, name: str) -> int:
+        return dict(self.launch.definitions)[name]
+
+    @property
+    def wide_loads_needed(self) -> int:
+        """Of one lane: its pieces of a tile's boxes, of the rows of its dims, or of 16 tokens' K and V."""
+        head_dim = self["HEAD_DIM"]
+        if self.launch.name == "score_paired":
+            return self["TILE"] * head_dim // 128
+        if self.launch.name == "score_transposed":
+            return head_dim // 16 * min(2, self["GROUP"])
+        return 0 if self.launch.name == "select_kernel" else head_dim // 8
+
+
+def launches(architecture: int) -> Iterator[Launch]:
+    """What the launchers launch: every kind on sm_90, each dtype and head_dim once elsewhere."""
+    fp16, bf16, everything = DTYPES["fp16"], DTYPES["bf16"], architecture == 90
+    with pytest.MonkeyPatch.context() as patch:
+        recorder = record(patch, architecture)
+        for layout in ("paired", "transposed"):
+            for dtype, heads, kv_heads, head_dim in (
+                (fp16, 32, 32, 128),
+                (bf16, 16, 2, 64),
+                *(((bf16, 32, 32, 128), (fp16, 16, 2, 64)) if everything else ()),
+            ):
+                launch_all(bare_cache([32 * K], 16, kv_heads, head_dim, dtype, layout), heads, 128)
+            for group in (2, 4) if everything else (4,):
+                launch_all(bare_cache([2 * K], summary_layout=layout), 8 * group, 32)
+        # Of 128K tokens a thread of select holds many keys; of a batch every block takes 8 warps.
+        launch_all(bare_cache([128 * K]), 8, 256)
+        launch_all(bare_cache([8 * K] * 16, num_kv_heads=32), 32, 128)
+        for page_size in (8, 64) if everything else ():
+            launch_all(bare_cache([32 * K], page_size), 8, 2 * K // page_size)
+    yield from recorder.launches
+
+
+def specialisations() -> list[tuple[int, Launch]]:
+    """The distinct ones of all targets.
+
+    `attend_kernel` is left out: the fused kernel's file holds it, whatever the fused one defines.
+    """
+    found = {}
+    for architecture in sorted(SHARED_BYTES):
+        for launch in launches(architecture):
+            if launch.name != "attend_kernel":
+                key = architecture, launch.name, launch.definitions
+                found.setdefault(key, (architecture, launch))
+    return list(found.values())
+
+
+def compiled(architecture: int, launch: Launch) -> list[Compiled]:
+    """The launched kernel and, beside the fused one, `attend_kernel`."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compile_cubin(launch.source, launch.definitions, architecture))
+        file.flush()
+        command = [str(CUOBJDUMP), "-res-usage", "-sass", file.name]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    names = [launch.name, *(["attend_kernel"] if launch.source == "attend.cu" else [])]
+    return [_read(report, architecture, replace(launch, name=name)) for name in names]
+
+
+def _read(report: str, architecture: int, launch: Launch) -> Compiled:
+    """What cuobjdump's report says of one kernel: resources in one place, instructions in another."""
+    parts = re.split(r"Function ?: |Function ", report)
+    text = "".join(part for part in parts if re.match(rf"{launch.name}\b", part))
+    sizes = {name: int(size) for name, size in re.findall(r"(REG|STACK|LOCAL|SHARED):(\d+)", text)}
+    return Compiled(
+        architecture,
+        launch,
+        wide_loads=len(WIDE.findall(text)),
+        narrow_loads=len(NARROW.findall(text)),
+        registers=sizes["REG"],
+        shared_bytes=sizes["SHARED"],
+        stack_bytes=sizes["STACK"],
+        local_bytes=sizes["LOCAL"],
+    )
+
+
+@pytest.fixture(scope="module")
+def results() -> list[Compiled]:
+    with ThreadPoolExecutor(2) as pool:
+        return [one for found in pool.map(lambda job: compiled(*job), specialisations()) for one in found]
+
+
+def test_every_kernel_is_compiled_for_every_target(results: list[Compiled]) -> None:
+    stages = {"score_paired", "score_transposed", "select_kernel", "attend_kernel", "dense_kernel"}
+    stages |= {"select_attend_kernel"}
+    assert {(r.launch.name, r.architecture) for r in results} == {
+        (stage, architecture) for stage in stages for architecture in SHARED_BYTES
+    }
+    attention = [r for r in results if r.launch.source in ("attend.cu", "dense.cu") and r.architecture == 90]
+    assert {r["GROUP"] for r in attention} == {1, 2, 4, 8}
+    assert {r["PAGE_SIZE"] for r in attention} == {8, 16, 64}
+    assert {r["WARPS"] for r in attention} >= {8, 16}
+
+
+def test_tiles_are_loaded_16_bytes_at_a_time(results: list[Compiled]) -> None:
+    assert not [str(r) for r in results if r.wide_loads < r.wide_loads_needed]
+    assert not [str(r) for r in results if r.narrow_loads]
+
+
+def test_nothing_of_the_cuda_stages_spills(results: list[Compiled]) -> None:
+    assert not [str(r) for r in results if r.stack_bytes or r.local_bytes]
+
+
+def test_the_blocks_that_a_plan_counts_on_are_resident_at_once(results: list[Compiled]) -> None:
+    """One block of 16 warps or two of 8 on 65536 registers and what shared memory the target has."""
+    crowded = []
+    for result in results:
+        if result.launch.source in ("attend.cu", "dense.cu"):
+            grouped = result.launch.source == "dense.cu" and result["GROUP"] > 1
+            blocks = 1 if grouped else max(1, 16 // result["WARPS"])
+            shared = result.shared_bytes + result.launch.shared_bytes
+            available = SHARED_BYTES[result.architecture] + K  # K a block is the system's
+            fits = blocks * (shared + K) <= available
+            if not fits or blocks * result.launch.num_threads * result.registers > 65536:
+                crowded.append(f"{result}, shared {shared}")
+    assert not crowded
