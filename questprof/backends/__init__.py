@@ -1,6 +1,7 @@
 """Backends: named sets of stages behind one interface, torch tensors at the border.
 
-A new backend is a module with a `load(device) -> Backend` and a line in `_MODULES`; nothing else changes.
+A new backend is a function `load(device) -> Backend` in a module and a line in `_LOADERS`; nothing else
+changes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
     import torch
     from questprof_kernels.paged_cache import PagedCache
 
-_MODULES = {"questprof": "questprof.backends.paged", "sdpa": "questprof.backends.sdpa"}
+_LOADERS = {
+    "questprof": "questprof.backends.paged:load",
+    "triton": "questprof.backends.paged:load_triton",
+    "sdpa": "questprof.backends.sdpa:load",
+    "sdpa-cudnn": "questprof.backends.sdpa:load_cudnn",
+    "flashinfer": "questprof.backends.flashinfer:load",
+    "flashinfer-tc": "questprof.backends.flashinfer:load_tensor_cores",
+    "fa3": "questprof.backends.fa3:load",
+}
 
 
 @dataclass(frozen=True)
@@ -25,27 +34,31 @@ class Backend:
     """A named set of stages.
 
     `stages` maps a stage's name to its launcher. A launcher writes into the tensors it is given; one
-    that cannot (a library that returns its own) returns the output instead. `prepare` turns a paged
-    cache into what `dense` reads, untimed. `scratch_floats` maps an attention stage to the fp32 numbers of
-    scratch its launcher needs for (q, cache, page_ids); dense takes no ids. `why_not(point)` names the
-    reason a point cannot run, or None.
+    that cannot (a library that returns its own) returns the output instead. `prepare(cache, q)` makes what
+    `dense` reads, untimed: a copy, or a library's plan for these tensors. `scratch_floats` maps an
+    attention stage to the fp32 numbers of scratch its launcher needs for (q, cache, page_ids); dense takes
+    no ids. `why_not(point)` names the reason a point cannot run, or None. `variant(point)` names the
+    implementation that runs it. `fuses(q, cache, page_ids)`: whether `select_attend`, where it is among the
+    stages, takes these tensors.
     """
 
     name: str
-    variant: str
+    variant: Callable[[Point], str]
     stages: Mapping[str, Callable[..., torch.Tensor | None]]
-    prepare: Callable[[PagedCache], Any]
+    prepare: Callable[[PagedCache, torch.Tensor], Any]
     scratch_floats: Mapping[str, Callable[..., int]]
     why_not: Callable[[Point], str | None]
+    fuses: Callable[[torch.Tensor, PagedCache, torch.Tensor], bool] = lambda q, cache, page_ids: True
     caches_held: int = 1
     """Times a cache's bytes that a point takes: 1 in place, 2 when `prepare` makes a copy."""
 
 
 def load(name: str, device: str) -> Backend:
     """The backend `name` on `device` (cpu or cuda); QuestprofError for an unknown name."""
-    if name not in _MODULES:
-        raise QuestprofError(f"backend {name!r}", "it is unknown", f"Choose one of {', '.join(_MODULES)}.")
-    backend: Backend = import_module(_MODULES[name]).load(device)
+    if name not in _LOADERS:
+        raise QuestprofError(f"backend {name!r}", "it is unknown", f"Choose one of {', '.join(_LOADERS)}.")
+    module, _, function = _LOADERS[name].partition(":")
+    backend: Backend = getattr(import_module(module), function)(device)
     return backend
 
 
@@ -55,7 +68,7 @@ def guarded(backend: Backend, stage: str, *arguments: Any, **options: Any) -> to
         return backend.stages[stage](*arguments, **options)
     except (ValueError, TypeError) as error:
         raise QuestprofError(
-            f"stage {stage} of backend {backend.name} ({backend.variant})",
+            f"stage {stage} of backend {backend.name}",
             str(error),
             "Choose another shape, dtype or backend.",
             Exit.USAGE,
