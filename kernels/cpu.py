@@ -22,11 +22,12 @@ from questprof_kernels.cpu_device import (
     append_tokens,
     attend_pages,
     out_of_range,
-    score_pages,
+    score_paired,
+    score_transposed,
     select_pages,
 )
 from questprof_kernels.paged_cache import PagedCache
-from questprof_kernels.plan import equal_shares
+from questprof_kernels.plan import SUMMARY_BLOCK_PAGES, ceil_div, equal_shares
 
 _STORED = {torch.float16: np.uint16, torch.bfloat16: np.int16}
 _NO_IDS = np.zeros(0, np.int32)
@@ -48,6 +49,12 @@ def _cached(cache: PagedCache) -> tuple[np.ndarray, ...]:
     """What the compiled code knows as `cached`."""
     table = cache.block_table, cache.kv_indptr, cache.last_page_len
     return _flat(cache.pool.k), _flat(cache.pool.v), *(tensor.numpy() for tensor in table)
+
+
+def _boxes(cache: PagedCache) -> tuple[np.ndarray, int, np.ndarray, np.ndarray, bool]:
+    """What the compiled code knows as `boxes`."""
+    summary, table = cache.pool.summary, (cache.summary_table.numpy(), cache.summary_indptr.numpy())
+    return _flat(summary.data), cache.pool.num_pages, *table, summary.layout == "transposed"
 
 
 def _shape(cache: PagedCache) -> tuple[int, int, int]:
@@ -101,8 +108,7 @@ def _launch_append(
         new_indptr.numpy(),
         _cached(cache),
         _shape(cache),
-        _flat(pool.summary.data),
-        pool.num_pages,
+        _boxes(cache),
         summarise,
     )
 
@@ -111,17 +117,19 @@ def score(q: torch.Tensor, cache: PagedCache, scores: torch.Tensor) -> None:
     """Bound of every page, equation (3), unscaled: scores fp32 [num_qo_heads, total_pages].
 
     q [batch_size, num_qo_heads, head_dim] in kv_dtype, any strides; columns of scores are flat logical pages,
-    ragged by kv_indptr. Empty slots are never read. TypeError and ValueError on arguments that do not fit.
+    ragged by kv_indptr. Of a transposed summary only the rows that the signs of the queries pick are read.
+    TypeError and ValueError on arguments that do not fit.
     """
     check_queries(q, cache)
     pool = cache.pool
     check_rows("scores", scores, q.shape[1], cache.total_pages, torch.float32, pool.device)
-    score_pages(
-        _num_shares(cache, pool.num_kv_heads, cache.max_pages),
+    transposed = pool.summary.layout == "transposed"
+    pieces = ceil_div(cache.max_pages, SUMMARY_BLOCK_PAGES) if transposed else cache.total_pages
+    (score_transposed if transposed else score_paired)(
+        _num_shares(cache, pool.num_kv_heads, pieces),
         _flat(q),
         q.stride(),
-        _flat(pool.summary.data),
-        pool.num_pages,
+        _boxes(cache),
         _cached(cache),
         _shape(cache),
         q.shape[1] // pool.num_kv_heads,

@@ -6,8 +6,9 @@ Tensors enter flat, with strides in elements. The loops over head_dim are vector
 LANES numbers at a time, which LLVM fits to the machine; numba compiles the rest.
 
 All of it stays in this one file, because numba's cache on disk sees no changes in others. Arguments that
-recur: `cached` (k, v, block_table, kv_indptr, last_page_len) as they lie in the pool and the cache, and
-`shape` (num_kv_heads, page_size, head_dim).
+recur: `cached` (k, v, block_table, kv_indptr, last_page_len) as they lie in the pool and the cache,
+`boxes` (data, pages of the pool, summary_table, summary_indptr, whether it is transposed) and `shape`
+(num_kv_heads, page_size, head_dim).
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ ONE, TWO, FOUR = (0,), (0, 0), (0, 0, 0, 0)  # counts that compiled code knows, 
 ROWS = TWO  # tokens multiplied side by side; more make the prefetches less regular
 HEADS = FOUR  # query heads of a group that share one load of each key, value or box
 BOXES_AHEAD = 8  # boxes between the one being read and the one being prefetched
+BLOCK_PAGES = 64  # plan.SUMMARY_BLOCK_PAGES, here because the cache on disk sees no changes in that file
+RADIX_BITS = 11  # of a physical page number that one pass of sorting looks at
 LOG2_E = math.log2(math.e)
 #: Whether the machine has an instruction for it; elsewhere LLVM would call a function it may not find.
 CONVERTS_FP16 = platform.machine() in ("arm64", "aarch64") or get_host_cpu_features().get("f16c", False)
@@ -265,6 +268,36 @@ def _box_bounds(typing, q, q_at, boxes, at, ahead, head_dim, heads):
 
     i = types.intp
     return totals(q, i, boxes, i, i, i, heads), codegen
+
+
+@intrinsic
+def _row_bounds(typing, q, q_at, rows, data, at, ahead, head_dim, bounds, b, heads, vectors):
+    """Equation (3) for len(vectors) * LANES pages of a transposed block at `at` and len(heads) queries.
+
+    rows[i] is where in the block the bounds lie that query number q[i] asks for; the same rows are prefetched
+    from the block at `ahead`. A head's results go to bounds[b:], BLOCK_PAGES after the last one's.
+    """
+    width = vectors.count
+
+    def codegen(context, builder, signature, args):
+        q, q_at, rows, data, at, ahead, head_dim, bounds, b, *_ = args
+        lanes = _Vectors(context, builder, signature, args)
+        sums = [lanes.variable() for _ in range(heads.count * width)]
+        with cgutils.for_range_slice(builder, _I64(0), head_dim, _I64(1), _I64) as (dim, _):
+            for head in range(heads.count):
+                place = builder.add(builder.add(q_at, builder.mul(head_dim, _I64(head))), dim)
+                query, row = lanes.broadcast(lanes.number(q, place)), lanes.number(rows, place)
+                here, later = [builder.add(at, row)], [builder.add(ahead, row)]
+                for j, total in enumerate(sums[head * width : (head + 1) * width]):
+                    (bound,) = lanes.load_rows(data, here, later, _I64(j * LANES), j * LANES)
+                    builder.store(lanes.add_product(query, bound, builder.load(total)), total)
+        for j, total in enumerate(sums):
+            place = builder.add(b, _I64(j // width * BLOCK_PAGES + j % width * LANES))
+            lanes.store(bounds, place, builder.load(total))
+        return context.get_dummy_value()
+
+    i = types.intp
+    return types.void(q, i, rows, data, i, i, i, bounds, i, heads, vectors), codegen
 
 
 @intrinsic
@@ -580,46 +613,149 @@ def attend_pages(
 
 
 @_jit()
-def _score_unit(
-    unit, num_shares, q, q_strides, boxes, num_pages, cached, shape, group_size, scores, row_stride
-):
-    """One KV head's boxes of a share of every request's pages, against the head's group of queries."""
-    _, _, block_table, kv_indptr, _ = cached
-    head_dim = shape[2]
-    kv_head, share = unit // num_shares, unit % num_shares
-    wide_q = np.empty(group_size * head_dim, np.float32)
-    for r in range(len(kv_indptr) - 1):
-        first, last = np.int64(kv_indptr[r]), np.int64(kv_indptr[r + 1])
-        start, stop = _share(last - first, share + r, num_shares)
-        for g in range(group_size):
+def _sort_by_digit(numbers, order, shift, turned):
+    """Put `order` into `turned`, stably, by RADIX_BITS bits of numbers[order] from bit `shift` on."""
+    digits = 1 << RADIX_BITS
+    starts = np.zeros(digits + 1, np.int64)
+    for i in range(len(order)):
+        starts[((numbers[order[i]] >> shift) & (digits - 1)) + 1] += 1
+    for digit in range(digits):
+        starts[digit + 1] += starts[digit]
+    for i in range(len(order)):
+        digit = (numbers[order[i]] >> shift) & (digits - 1)
+        turned[starts[digit]] = order[i]
+        starts[digit] += 1
+
+
+@_jit()
+def _physical_order(block_table, num_pages, total):
+    """Flat logical pages range(total) in the order in which their boxes lie."""
+    order, turned = np.arange(total), np.empty(total, np.int64)
+    shift = 0
+    while num_pages >> shift > 0:
+        _sort_by_digit(block_table, order, shift, turned)
+        order, turned = turned, order
+        shift += RADIX_BITS
+    return order
+
+
+@_jit()
+def _wide_queries(q, q_strides, batch_size, num_qo_heads, head_dim):
+    """The queries in fp32, contiguous."""
+    wide_q = np.empty(batch_size * num_qo_heads * head_dim, np.float32)
+    for r in range(batch_size):
+        for head in range(num_qo_heads):
             for d in range(head_dim):
-                index = r * q_strides[0] + (kv_head * group_size + g) * q_strides[1] + d * q_strides[2]
-                wide_q[g * head_dim + d] = _load(q, index)
-        for page in range(first + start, first + stop):
-            later = min(page + BOXES_AHEAD, last - 1)
-            at = (kv_head * num_pages + np.int64(block_table[page])) * 2 * head_dim
-            ahead = (kv_head * num_pages + np.int64(block_table[later])) * 2 * head_dim
-            row, g = kv_head * group_size * row_stride + page, np.int64(0)
+                index = r * q_strides[0] + head * q_strides[1] + d * q_strides[2]
+                wide_q[(r * num_qo_heads + head) * head_dim + d] = _load(q, index)
+    return wide_q
+
+
+@_jit()
+def _score_boxes(unit, num_shares, pages, wide_q, boxes, shape, group_size, scores, stride):
+    """One KV head's boxes of a share of all pages, against the head's group of queries.
+
+    `pages`: (flat logical pages as they are to be read, the request of each, block_table).
+    """
+    order, owners, block_table = pages
+    data, num_pages, _, _, _ = boxes
+    num_kv_heads, _, head_dim = shape
+    kv_head, share = unit // num_shares, unit % num_shares
+    start, stop = _share(len(order), share, num_shares)
+    for i in range(start, stop):
+        page, later = order[i], order[min(i + BOXES_AHEAD, len(order) - 1)]
+        at = (kv_head * num_pages + np.int64(block_table[page])) * 2 * head_dim
+        ahead = (kv_head * num_pages + np.int64(block_table[later])) * 2 * head_dim
+        q_at = (owners[page] * num_kv_heads + kv_head) * group_size * head_dim
+        place, g = kv_head * group_size * stride + page, np.int64(0)
+        while g + len(HEADS) <= group_size:
+            bounds = _box_bounds(wide_q, q_at + g * head_dim, data, at, ahead, head_dim, HEADS)
+            for h in range(len(HEADS)):
+                scores[place + (g + h) * stride] = bounds[h]
+            g += len(HEADS)
+        while g < group_size:
+            bound = _box_bounds(wide_q, q_at + g * head_dim, data, at, ahead, head_dim, ONE)
+            scores[place + g * stride] = bound[0]
+            g += 1
+
+
+@_jit()
+def _score_block(wide_q, q_at, rows, data, at, ahead, count, head_dim, bounds, scores, place, stride, heads):
+    """Scores of the first `count` pages of a transposed block, for len(heads) query heads."""
+    if count > BLOCK_PAGES - LANES:
+        _row_bounds(wide_q, q_at, rows, data, at, ahead, head_dim, bounds, 0, heads, FOUR)
+    else:
+        for page in range(0, count, LANES):
+            _row_bounds(wide_q, q_at, rows, data, at + page, ahead + page, head_dim, bounds, page, heads, ONE)
+    for h in range(len(heads)):
+        for page in range(count):
+            scores[place + h * stride + page] = bounds[h * BLOCK_PAGES + page]
+
+
+@_jit()
+def _score_blocks(unit, num_shares, rows, wide_q, boxes, kv_indptr, shape, group_size, scores, stride):
+    """One KV head's blocks of a share of every request's, against the head's group of queries."""
+    data, _, table, indptr, _ = boxes
+    num_kv_heads, _, head_dim = shape
+    kv_head, share = unit // num_shares, unit % num_shares
+    size = 2 * BLOCK_PAGES * head_dim
+    bounds = np.empty(len(HEADS) * BLOCK_PAGES, np.float32)
+    for r in range(len(kv_indptr) - 1):
+        num_pages = np.int64(kv_indptr[r + 1]) - kv_indptr[r]
+        num_blocks = (num_pages + BLOCK_PAGES - 1) // BLOCK_PAGES
+        start, stop = _share(num_blocks, share + r, num_shares)
+        for block in range(start, stop):
+            here, later = table[indptr[r] + block], table[indptr[r] + min(block + 1, num_blocks - 1)]
+            at = (np.int64(here) * num_kv_heads + kv_head) * size
+            ahead = (np.int64(later) * num_kv_heads + kv_head) * size
+            count = min(BLOCK_PAGES, num_pages - block * BLOCK_PAGES)
+            place = kv_head * group_size * stride + kv_indptr[r] + block * BLOCK_PAGES
+            q_at, g = (r * num_kv_heads + kv_head) * group_size * head_dim, np.int64(0)
             while g + len(HEADS) <= group_size:
-                bounds = _box_bounds(wide_q, g * head_dim, boxes, at, ahead, head_dim, HEADS)
-                for h in range(len(HEADS)):
-                    scores[row + (g + h) * row_stride] = bounds[h]
+                q_of, to = q_at + g * head_dim, place + g * stride
+                _score_block(
+                    wide_q, q_of, rows, data, at, ahead, count, head_dim, bounds, scores, to, stride, HEADS
+                )
                 g += len(HEADS)
             while g < group_size:
-                scores[row + g * row_stride] = _box_bounds(
-                    wide_q, g * head_dim, boxes, at, ahead, head_dim, ONE
-                )[0]
+                q_of, to = q_at + g * head_dim, place + g * stride
+                _score_block(
+                    wide_q, q_of, rows, data, at, ahead, count, head_dim, bounds, scores, to, stride, ONE
+                )
                 g += 1
 
 
 @_jit(parallel=True)
-def score_pages(num_shares, q, q_strides, boxes, num_pages, cached, shape, group_size, scores, row_stride):
-    """Bounds of every (query head, page)."""
-    for unit in prange(shape[0] * num_shares):
+def score_paired(num_shares, q, q_strides, boxes, cached, shape, group_size, scores, stride):
+    """Bounds of every (query head, page), read in physical order, all requests together.
+
+    Boxes then lie in a row for the prefetchers, however shuffled the pages are.
+    """
+    _, _, block_table, kv_indptr, _ = cached
+    num_kv_heads, _, head_dim = shape
+    batch_size, total = len(kv_indptr) - 1, np.int64(kv_indptr[-1])
+    wide_q = _wide_queries(q, q_strides, batch_size, num_kv_heads * group_size, head_dim)
+    owners = np.empty(total, np.int64)
+    for r in range(batch_size):
+        owners[kv_indptr[r] : kv_indptr[r + 1]] = r
+    pages = _physical_order(block_table, boxes[1], total), owners, block_table
+    for unit in prange(num_kv_heads * num_shares):
         i = np.int64(unit)
-        _score_unit(
-            i, num_shares, q, q_strides, boxes, num_pages, cached, shape, group_size, scores, row_stride
-        )
+        _score_boxes(i, num_shares, pages, wide_q, boxes, shape, group_size, scores, stride)
+
+
+@_jit(parallel=True)
+def score_transposed(num_shares, q, q_strides, boxes, cached, shape, group_size, scores, stride):
+    """Bounds of every (query head, page), from the rows that the signs of the queries pick."""
+    kv_indptr = cached[3]
+    num_kv_heads, _, head_dim = shape
+    wide_q = _wide_queries(q, q_strides, len(kv_indptr) - 1, num_kv_heads * group_size, head_dim)
+    rows = np.empty(len(wide_q), np.int64)
+    for i in range(len(wide_q)):
+        rows[i] = i % head_dim * 2 * BLOCK_PAGES + (0 if wide_q[i] < 0.0 else BLOCK_PAGES)
+    for unit in prange(num_kv_heads * num_shares):
+        i = np.int64(unit)
+        _score_blocks(i, num_shares, rows, wide_q, boxes, kv_indptr, shape, group_size, scores, stride)
 
 
 # --- select ----------------------------------------------------------------------------------------------
@@ -633,10 +769,19 @@ def _ordered(bits):
 
 @_jit()
 def _count_below(scores, bound):
-    """How many scores are < bound; NaN is not. (Loops over an index in uint32 become vector instructions.)"""
+    """How many scores are < bound; NaN is not. (Sums in uint32 become vector instructions.)"""
     count = np.uint32(0)
     for i in range(len(scores)):
         count = np.uint32(count + np.uint32(scores[i] < bound))
+    return np.int64(count)
+
+
+@_jit()
+def _count_not_above(scores, bound):
+    """How many scores are <= bound; NaN is not."""
+    count = np.uint32(0)
+    for i in range(len(scores)):
+        count = np.uint32(count + np.uint32(scores[i] <= bound))
     return np.int64(count)
 
 
@@ -648,10 +793,7 @@ def _select_row(scores, wanted, ids):
     the range of fp32: 32 passes at most, each a comparison of the whole row with one number.
     """
     found, i = np.int64(0), np.int64(0)
-    num_nan = np.int64(0)
-    for j in range(len(scores)):
-        num_nan += scores[j] != scores[j]
-    if num_nan >= wanted:
+    if len(scores) - _count_not_above(scores, np.float32(np.inf)) >= wanted:  # so many are NaN
         while found < wanted:
             ids[found] = i
             found += scores[i] != scores[i]
@@ -668,9 +810,7 @@ def _select_row(scores, wanted, ids):
         if left == wanted:
             break
     lowest = _number(_ordered(np.int32(low)))
-    ties = wanted - np.int64(len(scores))
-    for j in range(len(scores)):
-        ties += scores[j] <= lowest
+    ties = wanted - len(scores) + _count_not_above(scores, lowest)
     while found < wanted:
         same = scores[i] == lowest and ties > 0
         ids[found] = i
@@ -714,24 +854,37 @@ def _copy_rows(rows, rows_at, row_stride, stride, count, storage, at, head_dim):
 
 
 @_jit()
-def _write_box(k, at, count, head_dim, boxes, box_at, widen):
+def _box_place(boxes, shape, head, r, page, physical):
+    """Of a page's box: (index of its first minimum, step to the next dimension, step to the maximum)."""
+    _, num_pages, table, indptr, transposed = boxes
+    num_heads, _, head_dim = shape
+    if transposed:
+        block = np.int64(table[indptr[r] + page // BLOCK_PAGES])
+        row = (block * num_heads + head) * head_dim * 2 * BLOCK_PAGES
+        return row + page % BLOCK_PAGES, np.int64(2 * BLOCK_PAGES), np.int64(BLOCK_PAGES)
+    return (head * num_pages + physical) * 2 * head_dim, np.int64(1), np.int64(head_dim)
+
+
+@_jit()
+def _write_box(k, at, count, head_dim, data, place, widen):
     """Box of `count` keys at k[at:], joined with the stored box if `widen`; a NaN key makes the box NaN."""
+    box_at, step, upper = place
     lows, highs = np.empty(head_dim, np.float32), np.empty(head_dim, np.float32)
     for d in range(head_dim):
-        lows[d] = _load(boxes, box_at + d) if widen else np.float32(np.inf)
-        highs[d] = _load(boxes, box_at + head_dim + d) if widen else np.float32(-np.inf)
+        lows[d] = _load(data, box_at + d * step) if widen else np.float32(np.inf)
+        highs[d] = _load(data, box_at + d * step + upper) if widen else np.float32(-np.inf)
     for t in range(count):
         for d in range(head_dim):
             key = _load(k, at + t * head_dim + d)
             lows[d] = key if key < lows[d] or key != key else lows[d]
             highs[d] = key if key > highs[d] or key != key else highs[d]
     for d in range(head_dim):
-        _store(boxes, box_at + d, lows[d])
-        _store(boxes, box_at + head_dim + d, highs[d])
+        _store(data, box_at + d * step, lows[d])
+        _store(data, box_at + d * step + upper, highs[d])
 
 
 @_jit()
-def _append_unit(unit, num_shares, new, new_strides, new_indptr, cached, shape, boxes, num_pages, summarise):
+def _append_unit(unit, num_shares, new, new_strides, new_indptr, cached, shape, boxes, summarise):
     """One KV head's share of the pages that new tokens touch, for every request."""
     k, v, block_table, kv_indptr, last_page_len = cached
     num_heads, page_size, head_dim = shape
@@ -756,13 +909,13 @@ def _append_unit(unit, num_shares, new, new_strides, new_indptr, cached, shape, 
             values_at = token * new_strides[3] + head * new_strides[4]
             _copy_rows(new[1], values_at, new_strides[3], new_strides[5], count, v, at, head_dim)
             if summarise:
-                box_at = (head * num_pages + physical) * 2 * head_dim
-                _write_box(k, at, count, head_dim, boxes, box_at, slot > 0)
+                place = _box_place(boxes, shape, head, r, page, physical)
+                _write_box(k, at, count, head_dim, boxes[0], place, slot > 0)
 
 
 @_jit(parallel=True)
-def append_tokens(num_shares, new, new_strides, new_indptr, cached, shape, boxes, num_pages, summarise):
+def append_tokens(num_shares, new, new_strides, new_indptr, cached, shape, boxes, summarise):
     """Write the new tokens of every request; new_strides are those of the keys, then of the values."""
     for unit in prange(shape[0] * num_shares):
         i = np.int64(unit)
-        _append_unit(i, num_shares, new, new_strides, new_indptr, cached, shape, boxes, num_pages, summarise)
+        _append_unit(i, num_shares, new, new_strides, new_indptr, cached, shape, boxes, summarise)

@@ -3,7 +3,8 @@
 On the CPU it is the best of several readers (streams x threads, and dense's own access pattern) over a
 buffer of more than three times the last-level cache; the best one then runs between the timed samples,
 where it both evicts the caches and shows how the machine drifts. On a GPU a Triton kernel reads
-buffers of two sizes. A figure above the ceiling is a fault of the ceiling, never a pass.
+buffers of two sizes, and beside the stages of every block as many bytes as dense does. A figure above
+the ceiling is a fault of the ceiling, never a pass.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ CPU_ROUNDS = 4
 GPU_ROUNDS = 20
 GPU_BUFFER_BYTES = (512 << 20, 2 << 30)
 DEFAULT_CPU_BUFFER_BYTES = 256 << 20
+READ_ALIGN = 16
+"""Bytes that a buffer of a streaming read is a multiple of."""
+READ_SHARE = 0.9
+"""Share of the free memory that the buffers of a read beside the stages may take."""
 PAGE_FLOATS = 16 * 32 * 128
 """fp32 numbers of one K or V page of llama-2-7b at page size 16: the unit in which dense reads."""
 
@@ -114,6 +119,40 @@ def _cuda_read(buffer: torch.Tensor, reader: Reader) -> Ceiling:
     launches = max(2, (4 << 30) // num_bytes)
     microseconds = graph_samples(lambda: streaming.read(buffer, out, reader), launches, GPU_ROUNDS)
     return Ceiling(reader.name, num_bytes, tuple(num_bytes / us / 1e3 for us in microseconds))
+
+
+@dataclass(frozen=True, eq=False)
+class SizedReader:
+    """One way to stream `num_bytes` on a GPU: launches over buffers in rotation, none cached at its turn."""
+
+    name: str
+    num_bytes: int
+    launches: tuple[Callable[[], None], ...]
+
+
+def sized_readers(num_bytes: int, cache_bytes: int, device: str = "cuda") -> list[SizedReader]:
+    """Every reader over the same rotated buffers of `num_bytes` (up to 16 more); none where they do not fit.
+
+    Together the buffers exceed CACHE_MULTIPLE times `cache_bytes`, the L2.
+    """
+    import torch
+    from questprof_kernels import streaming
+
+    num_bytes = -(-num_bytes // READ_ALIGN) * READ_ALIGN
+    number = CACHE_MULTIPLE * cache_bytes // max(1, num_bytes) + 1
+    torch.cuda.empty_cache()
+    if not num_bytes or number * num_bytes > READ_SHARE * available_bytes(device):
+        return []
+    try:
+        buffers = torch.empty((number, num_bytes // 4), dtype=torch.int32, device=device).random_()
+    except torch.cuda.OutOfMemoryError:  # free, but not in one piece
+        return []
+    found = []
+    for reader in streaming.READERS:
+        out = torch.empty(streaming.out_size(buffers[0], reader), dtype=torch.int32, device=device)
+        launches = tuple(partial(streaming.read, buffer, out, reader) for buffer in buffers)
+        found.append(SizedReader(reader.name, num_bytes, launches))
+    return found
 
 
 def graph_samples(launch: Callable[[], None], launches: int, rounds: int) -> list[float]:

@@ -27,6 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from questprof_kernels import cpu, cpu_device, reference
 from questprof_kernels.paged_cache import PagedCache, PagePool
+from questprof_kernels.plan import SUMMARY_BLOCK_PAGES, SUMMARY_LAYOUTS
 
 NAN, INF = float("nan"), float("inf")
 FP32 = torch.float32
@@ -45,6 +46,11 @@ SHAPES = [
     ("bf16", 12, 2, 4, 64),
 ]
 shapes = pytest.mark.parametrize(("dtype", "page_size", "num_kv_heads", "group_size", "head_dim"), SHAPES)
+
+
+@pytest.fixture(params=SUMMARY_LAYOUTS)
+def layout(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
 def hostile(dtype: str, page_size: int, num_kv_heads: int, head_dim: int, **options: object) -> Case:
@@ -103,10 +109,10 @@ def check_attention(
 
 @shapes
 def test_append_writes_the_tokens_and_their_boxes_alone(
-    dtype: str, page_size: int, num_kv_heads: int, group_size: int, head_dim: int
+    dtype: str, page_size: int, num_kv_heads: int, group_size: int, head_dim: int, layout: str
 ) -> None:
-    case = hostile(dtype, page_size, num_kv_heads, head_dim)
-    pool, owned = case.cache.pool, []
+    case = hostile(dtype, page_size, num_kv_heads, head_dim, summary_layout=layout)
+    pool, owned, blocks = case.cache.pool, [], []
     for request in range(case.cache.batch_size):
         for logical, page in enumerate(case.cache.physical_pages(request)):
             rows = case.tokens(request, logical)
@@ -116,6 +122,13 @@ def test_append_writes_the_tokens_and_their_boxes_alone(
             assert pool.k[page, :, count:].isnan().all()
             assert pool.v[page, :, count:].isnan().all()
             owned.append(page)
+        for number, block in enumerate(case.cache.summary_blocks(request)):
+            slack = pool.summary.data[
+                block, ..., case.cache.num_pages[request] - number * SUMMARY_BLOCK_PAGES :
+            ]
+            assert (slack[:, :, 0] == INF).all()
+            assert (slack[:, :, 1] == -INF).all()
+            blocks.append(block)
         for head in range(num_kv_heads):
             for stored, true in zip(
                 reference.stored_boxes(case.cache, request, head),
@@ -125,7 +138,13 @@ def test_append_writes_the_tokens_and_their_boxes_alone(
                 assert torch.equal(stored, true.reshape(stored.shape))
     spare = [page for page in range(pool.num_pages) if page not in owned]
     assert len(spare) == 5
-    for storage in (pool.k[spare], pool.v[spare], pool.summary.data[:, spare]):
+    boxes = pool.summary.data
+    if layout == "paired":
+        untouched = boxes[:, spare]
+    else:
+        untouched = boxes[[block for block in range(len(boxes)) if block not in blocks]]
+    for storage in (pool.k[spare], pool.v[spare], untouched):
+        assert len(storage)
         assert storage.isnan().all()
 
 
@@ -135,8 +154,9 @@ def test_append_writes_the_tokens_and_their_boxes_alone(
 @given(data=st.data())
 def test_many_appends_equal_one_prefill(dtype: str, page_size: int, data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=3))
+    layout = data.draw(st.sampled_from(SUMMARY_LAYOUTS))
     whole = make_cache(lengths, page_size, 2, 64, DTYPES[dtype], seed=1, append=cpu.append)
-    pool = PagePool(whole.cache.pool.num_pages, 2, page_size, 64, DTYPES[dtype])
+    pool = PagePool(whole.cache.pool.num_pages, 2, page_size, 64, DTYPES[dtype], summary_layout=layout)
     cache, done = PagedCache(pool, len(lengths), pool.num_pages), [0] * len(lengths)
     while done != lengths:
         left = [total - n for total, n in zip(lengths, done, strict=True)]
@@ -153,15 +173,17 @@ def test_many_appends_equal_one_prefill(dtype: str, page_size: int, data: st.Dat
                 assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_append_reads_new_keys_and_the_tail_box_only() -> None:
-    case = make_cache([21], 16, 1, 64, FP32, seed=2, append=cpu.append)
+def test_append_reads_new_keys_and_the_tail_box_only(layout: str) -> None:
+    case = make_cache([21], 16, 1, 64, FP32, seed=2, append=cpu.append, summary_layout=layout)
     pool, tail = case.cache.pool, case.cache.physical_pages(0)[1]
     pool.k[tail, :, :5] = NAN  # old keys; their box stays
     new_indptr = case.cache.extend([2])
     more = torch.randn(2, 1, 64)
     cpu.append(case.cache, more, more, new_indptr)
     both = torch.cat([case.keys[16:], more])[:, 0]
-    assert torch.equal(pool.summary.data[0, tail], torch.stack([both.amin(0), both.amax(0)]))
+    low, high = reference.stored_boxes(case.cache, 0, 0)
+    assert torch.equal(low[1], both.amin(0).double())
+    assert torch.equal(high[1], both.amax(0).double())
 
 
 def test_a_page_without_older_tokens_gets_the_box_of_the_new_keys_alone() -> None:
@@ -177,8 +199,8 @@ def test_a_page_without_older_tokens_gets_the_box_of_the_new_keys_alone() -> Non
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_append_twice_changes_nothing(dtype: str) -> None:
-    case = make_cache([5, 0, 16], 16, 2, 64, DTYPES[dtype], seed=3, append=cpu.append)
+def test_append_twice_changes_nothing(dtype: str, layout: str) -> None:
+    case = make_cache([5, 0, 16], 16, 2, 64, DTYPES[dtype], 3, append=cpu.append, summary_layout=layout)
     new_indptr = case.cache.extend([3, 2, 17])
     new = torch.randn(22, 2, 64).to(DTYPES[dtype])
     cpu.append(case.cache, new, new, new_indptr)
@@ -195,6 +217,19 @@ def test_append_kv_leaves_the_summary_alone() -> None:
     assert torch.equal(pool_keys(case, 1, 1), case.keys[21:25].transpose(0, 1))
     assert (case.cache.pool.summary.data[:, pages, 0] == INF).all()
     assert (case.cache.pool.summary.data[:, pages, 1] == -INF).all()
+
+
+def test_a_branch_writes_its_own_boxes(layout: str) -> None:
+    pool = PagePool(30, 2, 4, 64, FP32, summary_layout=layout)
+    cache = PagedCache(pool, 2, 40)
+    keys, more = torch.randn(27, 2, 64), torch.randn(3, 2, 64)
+    cpu.append(cache, keys, keys, cache.extend([27, 0]))
+    cache.fork(0, 1)
+    cpu.append(cache, more, more, cache.extend([1, 2]))
+    for request in range(2):
+        for head in range(2):
+            stored, true = (f(cache, request, head) for f in (reference.stored_boxes, reference.boxes))
+            assert all(torch.equal(a, b) for a, b in zip(stored, true, strict=True))
 
 
 def pool_keys(case: Case, request: int, logical: int) -> torch.Tensor:
@@ -222,10 +257,12 @@ def plain_storage(case: Case) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_nan_key_reaches_box_score_and_selection(dtype: str) -> None:
+def test_a_nan_key_reaches_box_score_and_selection(dtype: str, layout: str) -> None:
     keys = torch.randn(80, 1, 64).to(DTYPES[dtype])
     keys[37, 0, 9] = NAN
-    case = make_cache([80], 16, 1, 64, DTYPES[dtype], seed=5, keys=keys, append=cpu.append)
+    case = make_cache(
+        [80], 16, 1, 64, DTYPES[dtype], seed=5, keys=keys, append=cpu.append, summary_layout=layout
+    )
     low, high = reference.stored_boxes(case.cache, 0, 0)
     assert low.isnan().nonzero().tolist() == high.isnan().nonzero().tolist() == [[2, 9]]
     q = make_q(case, 1, 6)
@@ -235,37 +272,92 @@ def test_a_nan_key_reaches_box_score_and_selection(dtype: str) -> None:
     assert run_dense(case, q)[0].isnan().all()
 
 
-def test_a_later_number_does_not_wash_a_nan_out_of_the_box() -> None:
+def test_a_later_number_does_not_wash_a_nan_out_of_the_box(layout: str) -> None:
     keys = torch.zeros(3, 1, 64)
     keys[1, 0, 0] = NAN
-    case = make_cache([3], 16, 1, 64, FP32, seed=7, keys=keys, append=cpu.append)
+    case = make_cache([3], 16, 1, 64, FP32, 7, keys=keys, append=cpu.append, summary_layout=layout)
     cpu.append(case.cache, torch.ones(1, 1, 64), torch.ones(1, 1, 64), case.cache.extend([1]))
-    assert case.cache.pool.summary.data[0, case.cache.physical_pages(0)[0], :, 0].isnan().all()
+    for bound in reference.stored_boxes(case.cache, 0, 0):
+        assert bound[0, 0].isnan()
+        assert not bound[0, 1:].isnan().any()
 
 
 # score
 
 
 @shapes
-def test_score(dtype: str, page_size: int, num_kv_heads: int, group_size: int, head_dim: int) -> None:
-    case = hostile(dtype, page_size, num_kv_heads, head_dim)
+def test_score(
+    dtype: str, page_size: int, num_kv_heads: int, group_size: int, head_dim: int, layout: str
+) -> None:
+    case = hostile(dtype, page_size, num_kv_heads, head_dim, summary_layout=layout)
     q = make_q(case, num_kv_heads * group_size, 8, contiguous=False)
     scores = run_score(case, q)
     assert_close(scores, eager_score(case, q.float()), reference.score(q, case.cache), FP32, "scores")
 
 
-def test_score_with_a_wide_summary() -> None:
-    case = hostile("fp16", 16, 2, 64, summary_dtype=FP32)
+def test_score_with_a_wide_summary(layout: str) -> None:
+    case = hostile("fp16", 16, 2, 64, summary_dtype=FP32, summary_layout=layout)
     assert case.cache.pool.summary.dtype == FP32
     q = make_q(case, 4, 9)
     assert_close(run_score(case, q), eager_score(case, q.float()), reference.score(q, case.cache), FP32)
 
 
-def test_the_bound_of_a_one_token_page_is_the_dot_product() -> None:
-    case = make_cache([9], 1, 1, 64, FP32, seed=10, append=cpu.append)
+def test_the_bound_of_a_one_token_page_is_the_dot_product(layout: str) -> None:
+    case = make_cache([9], 1, 1, 64, FP32, seed=10, append=cpu.append, summary_layout=layout)
     q = make_q(case, 1, 11)
     expected = case.keys[:, 0].double() @ q[0, 0].double()
     assert_close(run_score(case, q)[0], case.keys[:, 0] @ q[0, 0], expected, FP32)
+
+
+@pytest.mark.parametrize(("dtype", "group_size"), [("fp32", 1), ("fp16", 5), ("bf16", 8)])
+def test_score_over_many_blocks(dtype: str, group_size: int, layout: str) -> None:
+    """Requests of 0, 1, 15, 16, 17, 63, 64, 65 and 300 pages."""
+    lengths = [2 * pages for pages in (0, 1, 15, 16, 17, 63, 64, 65, 300)]
+    case = make_cache(lengths, 2, 2, 64, DTYPES[dtype], 50, append=cpu.append, summary_layout=layout)
+    q = make_q(case, 2 * group_size, 51)
+    assert_close(run_score(case, q), eager_score(case, q.float()), reference.score(q, case.cache), FP32)
+
+
+def test_score_over_a_pool_of_many_pages() -> None:
+    """Physical page numbers of more than one digit of the sort."""
+    case = make_cache([9, 0, 3000], 1, 1, 64, FP32, seed=52, append=cpu.append, spare_pages=6000)
+    assert max(case.cache.physical_pages(2)) > 2 ** (cpu_device.RADIX_BITS + 1)
+    q = make_q(case, 2, 53)
+    assert_close(run_score(case, q), eager_score(case, q), reference.score(q, case.cache), FP32)
+
+
+def test_requests_that_share_pages_score_each_with_its_own_query() -> None:
+    case = make_cache([40, 0], 4, 1, 64, FP32, seed=54, append=cpu.append, spare_pages=20)
+    case.cache.fork(0, 1)
+    q = make_q(case, 2, 55)
+    oracle = reference.score(q, case.cache)
+    assert_close(run_score(case, q), oracle.float(), oracle, FP32)
+
+
+@pytest.mark.parametrize("group_size", [1, 3, 5])
+def test_a_row_that_no_query_asks_for_is_not_used(group_size: int) -> None:
+    """Rows that no sign picks are NaN, as are the slots past a request's pages."""
+    case = make_cache([1300, 20], 16, 2, 64, FP32, 56, append=cpu.append, summary_layout="transposed")
+    q = make_q(case, 2 * group_size, 57)
+    q[:, :, 3] = 0.0
+    expected = run_score(case, q)
+    negative = (q < 0).reshape(2, 2, group_size, 64)
+    for request in range(2):
+        for number, block in enumerate(case.cache.summary_blocks(request)):
+            rows = case.cache.pool.summary.data[block]
+            rows[:, :, 0][~negative[request].any(1)] = NAN
+            rows[:, :, 1][negative[request].all(1)] = NAN
+            rows[..., case.cache.num_pages[request] - number * SUMMARY_BLOCK_PAGES :] = NAN
+    assert torch.equal(run_score(case, q), expected)
+
+
+def test_infinite_and_nan_queries_show_in_their_own_scores(layout: str) -> None:
+    keys = torch.full((40, 1, 64), -2.0)
+    case = make_cache([40], 16, 1, 64, FP32, 58, keys=keys, append=cpu.append, summary_layout=layout)
+    q = torch.ones(1, 5, 64)
+    q[0, 1, 5], q[0, 2, 5], q[0, 3, 5], q[0, 4] = NAN, INF, -INF, 0.0
+    expected = torch.tensor([-128.0, NAN, -INF, INF, 0.0])[:, None].expand(5, 3)
+    torch.testing.assert_close(run_score(case, q), expected, rtol=0, atol=0, equal_nan=True)
 
 
 def test_infinite_keys_score_as_the_equation_says() -> None:
@@ -375,8 +467,8 @@ def test_attend_over_every_page_equals_dense(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 7, 64])
-def test_any_number_of_splits(num_workers: int) -> None:
-    case = hostile("fp32", 3, 2, 64, num_workers=num_workers)
+def test_any_number_of_splits(num_workers: int, layout: str) -> None:
+    case = hostile("fp32", 3, 2, 64, num_workers=num_workers, summary_layout=layout)
     q = make_q(case, 6, 18)
     select_indptr = make_select_indptr(case.cache, [9, 1, 5, 2, 3, 0, 11, 100])
     page_ids = make_page_ids(case.cache, 6, select_indptr, 19)
@@ -387,9 +479,9 @@ def test_any_number_of_splits(num_workers: int) -> None:
     assert_close(run_score(case, q), eager_score(case, q), reference.score(q, case.cache), FP32)
 
 
-def test_results_depend_neither_on_placement_nor_on_threads() -> None:
+def test_results_depend_neither_on_placement_nor_on_threads(layout: str) -> None:
     def run_all(shuffled: bool) -> list[torch.Tensor]:
-        case = hostile("fp32", 12, 2, 64, shuffled=shuffled)
+        case = hostile("fp32", 12, 2, 64, shuffled=shuffled, summary_layout=layout)
         q = make_q(case, 4, 20)
         scores = run_score(case, q)
         select_indptr = make_select_indptr(case.cache, 7)
@@ -624,6 +716,11 @@ def test_score_and_select_refuse() -> None:
         cpu.select(scores, case.cache, select_indptr, torch.empty(4, 3, dtype=torch.int32))
     with pytest.raises(ValueError, match="by at most"):
         cpu.select(scores, case.cache, select_indptr + select_indptr, torch.empty(4, 8, dtype=torch.int32))
+
+
+def test_the_block_is_the_cache_s() -> None:
+    assert cpu_device.BLOCK_PAGES == SUMMARY_BLOCK_PAGES
+    assert cpu_device.LANES * len(cpu_device.FOUR) == SUMMARY_BLOCK_PAGES
 
 
 def test_without_a_writable_folder_code_is_compiled_but_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
