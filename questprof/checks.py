@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from questprof.model import Check
-from questprof.policies import Bound
+from questprof.policies import FUSED, Bound, Step, newest_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -43,12 +43,15 @@ def sample_rows(bound: Bound, seed: int) -> tuple[tuple[Row, ...], bool]:
     return tuple(rows), sampled
 
 
-def check(bound: Bound, when: Literal["before", "after"], seed: int) -> tuple[Check, ...]:
-    """Compare what the last launches of `bound` left in its outputs with the reference."""
+def check(
+    bound: Bound, steps: Sequence[Step], when: Literal["before", "after"], seed: int
+) -> tuple[Check, ...]:
+    """Compare what the launches of `steps`, the last of `bound`, left in its outputs with the reference."""
     rows, sampled = sample_rows(bound, seed)
     results = []
-    for step in bound.steps:
-        for stage, error, tolerance in _COMPARE[step.stage](bound, rows):
+    for step in steps:
+        for compared, error, tolerance in _COMPARE[step.kind](bound, rows):
+            stage = compared.replace(step.like, step.stage, 1) if step.like else compared
             finite = error if math.isfinite(error) else None
             results.append(Check(stage, when, finite, tolerance, sampled))
     return tuple(results)
@@ -58,11 +61,11 @@ Comparison = Iterator[tuple[str, float, float]]
 
 
 def _append(bound: Bound, rows: Sequence[Row]) -> Comparison:
-    """The stored boxes are the boxes of the cached keys, exactly."""
+    """The stored boxes are the boxes of the cached keys, exactly; and new tokens are where they belong."""
     from questprof_kernels import reference
 
     group = bound.q.shape[1] // bound.cache.pool.num_kv_heads
-    wrong = 0.0
+    wrong = _unwritten(bound)
     for request, kv_head in sorted({(r, h // group) for r, h in rows}):
         expected = reference.boxes(bound.cache, request, kv_head)
         stored = reference.stored_boxes(bound.cache, request, kv_head)
@@ -71,9 +74,19 @@ def _append(bound: Bound, rows: Sequence[Row]) -> Comparison:
     yield "append", wrong, 0.0
 
 
-def _nothing(bound: Bound, rows: Sequence[Row]) -> Comparison:
-    """append_kv writes what the attention stages read; their check covers it."""
-    yield from ()
+def _append_kv(bound: Bound, rows: Sequence[Row]) -> Comparison:
+    """New tokens are where they belong; one written again is what attention reads, whose check covers it."""
+    if bound.outputs.appended is not None:
+        yield "append_kv", _unwritten(bound), 0.0
+
+
+def _unwritten(bound: Bound) -> float:
+    """Share of the numbers of new tokens that the cache does not hold; 0 where none were new."""
+    if bound.outputs.appended is None:
+        return 0.0
+    held = newest_tokens(bound.cache, bound.outputs.new_tokens)
+    pairs = zip(held, bound.outputs.appended, strict=True)
+    return max(float((ours != given).double().mean()) for ours, given in pairs)
 
 
 def _score(bound: Bound, rows: Sequence[Row]) -> Comparison:
@@ -129,6 +142,13 @@ def _attend(bound: Bound, rows: Sequence[Row]) -> Comparison:
     yield from _attention("attend", bound, rows, pages)
 
 
+def _select_attend(bound: Bound, rows: Sequence[Row]) -> Comparison:
+    """Both halves of the fused stage: the ids it wrote, and the attention over them."""
+    for half in (_select, _attend):
+        for stage, error, tolerance in half(bound, rows):
+            yield f"{FUSED}.{stage}", error, tolerance
+
+
 def _dense(bound: Bound, rows: Sequence[Row]) -> Comparison:
     yield from _attention("dense", bound, rows, lambda request, head: None)
 
@@ -167,10 +187,11 @@ def _attention(
 
 _COMPARE: dict[str, Callable[[Bound, Sequence[Row]], Comparison]] = {
     "append": _append,
-    "append_kv": _nothing,
+    "append_kv": _append_kv,
     "score": _score,
     "select": _select,
     "attend": _attend,
+    FUSED: _select_attend,
     "dense": _dense,
 }
 
@@ -190,6 +211,23 @@ def union_ratio(bound: Bound) -> float | None:
         if stop > start
     ]
     return sum(ratios) / len(ratios) if ratios else None
+
+
+def sign_share(bound: Bound) -> float | None:
+    """Share of the rows of bounds that the signs of each group's queries pick, mean over all boxes.
+
+    None without scores or with a paired summary, which is read whole.
+    """
+    import torch
+
+    cache = bound.cache
+    if bound.outputs.scores is None or cache.pool.summary.layout != "transposed" or not cache.total_pages:
+        return None
+    negative = (bound.q < 0).unflatten(1, (cache.pool.num_kv_heads, -1))
+    rows = (negative.any(2).int() + (~negative).any(2).int()).sum((1, 2)).cpu()
+    read = int((rows * torch.tensor(cache.num_pages)).sum())
+    held: int = 2 * cache.pool.num_kv_heads * cache.pool.head_dim * cache.total_pages
+    return read / held
 
 
 def rounding_floor(dtype: torch.dtype) -> float:

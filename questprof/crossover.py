@@ -8,11 +8,13 @@ possible), and only lengths above the budget: at or below it Quest reads every p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
 
+from questprof.grid import NORMAL_DATA
+from questprof.model import Point
 from questprof.rows import Row, Series
 from questprof.scan import point_key
 from questprof.units import format_count
@@ -20,12 +22,16 @@ from questprof.units import format_count
 Kind = Literal["length", "only between", "always", "never in range", "trivial", "no valid point"]
 
 
-_SETTINGS: Final = (
-    ("shape", "{}"),
-    ("batch_size", "batch {}"),
-    ("page_size", "page {}"),
-    ("policy", "policy {}"),
+_SETTINGS: Final[tuple[Callable[[Point], str], ...]] = (
+    lambda point: point.shape.name,
+    lambda point: f"batch {point.batch_size}",
+    lambda point: f"page {point.page_size}",
+    lambda point: f"policy {point.policy}",
+    lambda point: f"kernels {point.backend}",
+    lambda point: f"{point.page_order} pages",
+    lambda point: f"{point.data} keys" if point.data not in NORMAL_DATA else "normal keys",
 )
+"""What a sentence starts with where it differs between series, for a point of the series."""
 
 
 @dataclass(frozen=True)
@@ -105,24 +111,31 @@ def sentence(series: Series, shared: Series | None = None) -> str:
         if best.lengths[-1] == found.lengths[-1]:
             both[0] = format_speed_up(best.longest_speed_up or math.nan)
         said += f"real models lie between ({' and '.join(both)})"
-    return f"Budget {series.token_budget}: Quest is {said}.{_left_out(best, found)}"
+    return f"{_budget(series)}: Quest is {said}.{_left_out(best, found)}"
+
+
+def _budget(series: Series) -> str:
+    """`Budget 1024`, with the summary layout where it is not equation (12)'s own."""
+    layout = series.summary_layout
+    return f"Budget {series.token_budget}{f', {layout} summary' if layout != 'paired' else ''}"
 
 
 def _alone(series: Series, note: str = "") -> str:
     found = crossover(series)
     said = f"Quest is {_reach(found)}; {_at(found)}" if found.lengths else _no_curve(found)
-    return f"Budget {series.token_budget}{note}: {said}.{_left_out(found)}"
+    return f"{_budget(series)}{note}: {said}.{_left_out(found)}"
 
 
 def verdicts(series: Iterable[Series]) -> tuple[str, ...]:
     """One sentence per series, in order; two that differ in data alone (GQA) make one sentence.
 
-    Where the series differ in shape, batch, page size or policy, each sentence starts with those that do.
+    Where the series differ in one of _SETTINGS, each sentence starts with those that do.
     """
     pairs: dict[bytes, dict[str, Series]] = {}
     for one in series:
-        key = point_key(one.rows[0].point, seq_len=0, data="independent")
-        pairs.setdefault(key, {})[one.data] = one
+        point = one.rows[0].point
+        keys = "independent" if point.data in NORMAL_DATA else point.data
+        pairs.setdefault(point_key(point, seq_len=0, data=keys), {})[one.data] = one
     settings = [_setting(next(iter(pair.values()))) for pair in pairs.values()]
     differ = [i for i in range(len(_SETTINGS)) if len({setting[i] for setting in settings}) > 1]
     said = []
@@ -135,7 +148,7 @@ def verdicts(series: Iterable[Series]) -> tuple[str, ...]:
 
 
 def _setting(one: Series) -> tuple[str, ...]:
-    return tuple(text.format(getattr(one, name)) for name, text in _SETTINGS)
+    return tuple(text(one.rows[0].point) for text in _SETTINGS)
 
 
 def format_length(length: float) -> str:

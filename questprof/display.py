@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segments
 from rich.table import Table
 
-from questprof.grid import Grid
+from questprof.grid import NORMAL_DATA, Grid
 from questprof.model import Profile, Record
-from questprof.rows import Row
+from questprof.rows import Baseline, Row
 from questprof.scan import scan_rows
-from questprof.units import format_count, format_us
+from questprof.units import format_bytes, format_count, format_us
 
 COLUMNS = (
     "L",
     "budget",
     "dense us\n(x floor)",
+    "x\nread",
     "score",
     "select",
     "attend",
     "quest us\n(x floor)",
-    "speed-up",
-    "bytes\nratio",
+    "speed-up\nof at most",
     "check",
 )
 LIVE_ROWS = 12
@@ -82,11 +83,11 @@ class SweepDisplay:
 
 
 def scan_tables(rows: Sequence[Row]) -> list[tuple[str, Table]]:
-    """One table per shape, batch, page size, policy and data, with a heading that names what varies."""
-    varying = [name for name in ("shape", "batch", "page", "policy", "data") if _varies(rows, name)]
+    """One table per setting other than length and budget, with a heading that names what varies."""
+    varying = [name for name in TITLES if _varies(rows, name)]
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        heading = ", ".join(f"{name} {_title(row, name)}" for name in varying)
+        heading = ", ".join(f"{name} {TITLES[name](row)}" for name in varying)
         groups.setdefault(heading, []).append(row)
     return [(heading, scan_table(group)) for heading, group in groups.items()]
 
@@ -103,27 +104,78 @@ def scan_table(rows: Sequence[Row]) -> Table:
 
 def print_tables(console: Console, rows: Sequence[Row]) -> None:
     """Print every table at its natural width: a terminal may wrap a line, nothing cuts a figure."""
-    for heading, table in scan_tables(rows):
+    for heading, table in [*scan_tables(rows), *baseline_tables(rows)]:
         if heading:
             console.print(f"\n{heading}", style="bold", highlight=False)
         unlimited = console.options.update(width=WIDE)
         width = max(console.width, console.measure(table, options=unlimited).maximum)
-        console.print(table, width=width, crop=False, soft_wrap=False)
+        lines = console.render(table, console.options.update(width=width))
+        console.print(Segments(lines), end="", soft_wrap=True)
 
 
-def _title(row: Row, name: str) -> str:
-    values = {
-        "shape": row.shape,
-        "batch": str(row.batch_size),
-        "page": str(row.page_size),
-        "policy": row.policy,
-        "data": row.data,
-    }
-    return values[name]
+def baseline_tables(rows: Sequence[Row]) -> list[tuple[str, Table]]:
+    """Every dense baseline by length, in us with its `x read`, one table a cache; none where one is all.
+
+    A star marks the fastest, which the speed-ups are over.
+    """
+    if all(len(row.baselines) < 2 for row in rows):
+        return []
+    varying = [name for name, title in CACHE_TITLES.items() if len(set(map(title, rows))) > 1]
+    groups: dict[str, dict[int, Row]] = {}
+    for row in rows:
+        heading = ", ".join(
+            ["every dense baseline", *(f"{name} {CACHE_TITLES[name](row)}" for name in varying)]
+        )
+        groups.setdefault(heading, {})[row.seq_len] = row
+    return [
+        (f"{heading}: us (x read)\n{_variants(group.values())}".rstrip(), _baseline_table(group))
+        for heading, group in groups.items()
+    ]
+
+
+def _variants(rows: Iterable[Row]) -> str:
+    """What ran for each baseline: `questprof cpu, sdpa torch-2.13.0`."""
+    found = {b.name: b.variant for row in rows for b in row.baselines if b.variant not in b.name}
+    return ", ".join(f"{name} {variant}" for name, variant in found.items())
+
+
+def _baseline_table(rows: Mapping[int, Row]) -> Table:
+    names = dict.fromkeys(b.name for row in rows.values() for b in row.baselines)
+    table = Table(pad_edge=False, padding=(0, 1, 0, 0), box=None, header_style="bold")
+    for name in ("L", *names):
+        table.add_column(name, justify="right", no_wrap=True)
+    for length, row in sorted(rows.items()):
+        found = {baseline.name: baseline for baseline in row.baselines}
+        table.add_row(format_count(length), *(_baseline(found.get(name), row) for name in names))
+    return table
+
+
+def _baseline(baseline: Baseline | None, row: Row) -> str:
+    if baseline is None or baseline.stat is None:
+        return baseline.status if baseline else "-"
+    star = "*" if baseline is row.fastest else " "
+    return _time(baseline.stat.median, baseline.x_read) + star
+
+
+TITLES: dict[str, Callable[[Row], str]] = {
+    "shape": lambda row: row.shape,
+    "batch": lambda row: str(row.batch_size),
+    "page": lambda row: str(row.page_size),
+    "policy": lambda row: row.policy,
+    "kernels": lambda row: row.point.backend,
+    "summary": lambda row: row.point.summary_layout,
+    "pages": lambda row: row.point.page_order,
+    "data": lambda row: row.data,
+}
+"""What sets a table apart from another, by the word in its heading."""
+CACHE_TITLES = {name: TITLES[name] for name in ("shape", "batch", "page", "summary", "pages")} | {
+    "keys": lambda row: "normal" if row.data in NORMAL_DATA else row.data
+}
+"""What sets a cache apart, and so what dense read."""
 
 
 def _varies(rows: Sequence[Row], name: str) -> bool:
-    return len({_title(row, name) for row in rows}) > 1
+    return len({TITLES[name](row) for row in rows}) > 1
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -132,14 +184,22 @@ def _cells(row: Row) -> tuple[str, ...]:
         format_count(row.seq_len),
         format_count(row.token_budget),
         _time(row.dense_us, row.dense_x_floor),
+        "-" if row.dense_x_read is None else f"{row.dense_x_read:.2f}",
         _time(row.score_us),
         _time(row.select_us),
         _time(row.attend_us),
         _time(row.quest_us, row.quest_x_floor),
-        "-" if row.speed_up is None else f"{row.speed_up:.2f}x{'' if row.usable else ' ?'}",
-        "-" if row.bytes_ratio is None else f"{row.bytes_ratio:.3f}",
+        _speed_up(row),
         check,
     )
+
+
+def _speed_up(row: Row) -> str:
+    """`3.77x of 8.00x`, the second what the bytes allow; a question mark where it is not for a verdict."""
+    if row.speed_up is None:
+        return "-"
+    most = f" of {row.most_speed_up:.2f}x" if row.most_speed_up else ""
+    return f"{row.speed_up:.2f}x{most}{'' if row.usable else ' ?'}"
 
 
 def _time(value: float | None, x_floor: float | None = None) -> str:
@@ -155,8 +215,12 @@ def problems(records: Sequence[Record]) -> list[str]:
         point = record.point
         budget = f" budget {format_count(point.token_budget)}" if point.token_budget else ""
         where = f"{point.policy} {point.backend} length {format_count(point.seq_len)}{budget}"
+        where += f" {point.summary_layout}" * (point.summary_layout != "paired")
         if record.status != "ok":
             found.setdefault(f"{record.status}: {record.reason}", []).append(where)
+        if record.pool_bytes and record.pool_bytes < point.pool_bytes:
+            short = f"a pool of {format_bytes(record.pool_bytes)}, not {format_bytes(point.pool_bytes)}"
+            found.setdefault(f"memory allowed {short}", []).append(where)
         for stage in ("dense", "quest"):
             if stage in record.timing and record.timing[stage].cache_state == "warm":
                 found.setdefault(f"warm, not cold: {stage} touches too few bytes", []).append(where)
@@ -165,7 +229,8 @@ def problems(records: Sequence[Record]) -> list[str]:
 
 SOURCES = (
     "Times: measured, clock, medians; dense is the fastest baseline. Floor: modelled, bytes of eq. (12) over "
-    "the largest streaming read. Bytes ratio: modelled. ?: not for a verdict."
+    "the largest streaming read. x read: measured, dense over a streaming read of its bytes in its loop. "
+    "At most: modelled, 1/rho of eq. (12). ?: not for a verdict."
 )
 
 

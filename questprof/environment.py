@@ -14,7 +14,16 @@ import questprof
 from questprof.errors import Exit, QuestprofError
 from questprof.model import Environment
 
-PACKAGES = ("torch", "triton", "numba", "numpy", "msgspec", "flashinfer-python")
+PACKAGES = (
+    "torch",
+    "triton",
+    "cuda-bindings",
+    "nvidia-cuda-nvrtc",
+    "numba",
+    "numpy",
+    "msgspec",
+    "flashinfer-python",
+)
 
 
 def resolve_device(wanted: str) -> Literal["cpu", "cuda"]:

@@ -1,7 +1,8 @@
 """From `2k..128k` to the blocks of points a sweep walks.
 
-A `Block` is every point that shares one cache (shape, batch, length, page size): its candidates
-are timed interleaved, so that dense and Quest see the same minutes of the machine.
+A `Block` is every point that shares one cache (shape, batch, length, page size, summary layout, page order,
+keys): its candidates are timed interleaved, so that dense and Quest see the same minutes of the machine. The
+dense baselines are therefore measured in every block.
 """
 
 from __future__ import annotations
@@ -10,20 +11,29 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from msgspec.structs import replace
 
 from questprof.errors import QuestprofError
-from questprof.model import Data, Point, Shape, shape_presets, validate_shape
-from questprof.units import format_count, parse_count
+from questprof.model import Data, PageOrder, Point, Shape, SummaryLayout, shape_presets, validate_shape
+from questprof.units import dtype_bytes, format_count, parse_count
 
 MAX_PAGE_SIZE = 128
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "backend": ("questprof", "sdpa"),
+    "backend": ("questprof", "triton", "sdpa", "sdpa-cudnn", "flashinfer", "flashinfer-tc", "fa3"),
     "policy": ("quest", "quest-open"),
+    "summary layout": get_args(SummaryLayout),
+    "data": get_args(Data),
+    "page order": get_args(PageOrder),
 }
-QUEST_BACKENDS = ("questprof",)
+QUEST_BACKENDS = ("questprof", "triton")
 """Backends with the Quest stages; the others are dense baselines."""
+
+NORMAL_DATA: tuple[Data, ...] = ("independent", "shared")
+"""Data sets over the same standard normal keys, which differ in their queries alone."""
+DEFAULT_POOL_BYTES = 100 << 30
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,14 @@ class Grid:
     policies: tuple[str, ...] = ("quest",)
     backends: tuple[str, ...] = ("questprof", "sdpa")
     seed: int = 0
-    page_order: Literal["shuffled", "sequential"] = "shuffled"
+    summary_layouts: tuple[SummaryLayout, ...] = ()
+    """None: each shape's `default_layout`."""
+    data: tuple[Data, ...] = NORMAL_DATA
+    """Without groups `shared` is `independent`: a query head is alone with its KV head."""
+    page_orders: tuple[PageOrder, ...] = ("shuffled",)
+    pool_bytes: int = DEFAULT_POOL_BYTES
+    extras: tuple[str, ...] = ()
+    """`append`, `select`: those stages are timed in other states too, see `extras.py`."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +64,16 @@ class Block:
     """Points over one cache, baselines first."""
 
     points: tuple[Point, ...]
+    extras: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
-        """What the points share, in words."""
+        """What the points share, in words; the usual is left out."""
         p = self.points[0]
-        return f"{p.shape.name} batch {p.batch_size} page {p.page_size} length {format_count(p.seq_len)}"
+        said = f"{p.shape.name} batch {p.batch_size} page {p.page_size} length {format_count(p.seq_len)}"
+        said += f" {p.summary_layout}" * (p.summary_layout != "paired")
+        said += f" {p.page_order}" * (p.page_order != "shuffled")
+        return said + f" {p.data}" * (p.data not in NORMAL_DATA)
 
 
 def parse_sizes(text: str, what: str) -> tuple[int, ...]:
@@ -216,15 +237,18 @@ def check_pages(budgets: Sequence[int], page_sizes: Sequence[int]) -> None:
         )
 
 
-def check_names(text: str, what: str) -> tuple[str, ...]:
-    """A comma-separated list of backends or policies; QuestprofError for an unknown name."""
+def check_names(text: str, what: str) -> tuple[Any, ...]:
+    """A comma-separated list of names of the kind `what` in CHOICES; QuestprofError for an unknown one."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    unknown = [name for name in names if name not in CHOICES[what]]
+    choices = CHOICES[what]
+    unknown = [name for name in names if name not in choices]
     if unknown or not names:
         raise QuestprofError(
-            f"{what} {(unknown or [text])[0]!r}", "it is unknown", f"Choose among {', '.join(CHOICES[what])}."
+            f"{what} {(unknown or [text])[0]!r}", "it is unknown", f"Choose among {', '.join(choices)}."
         )
-    return names
+    # A default is left out of the canonical JSON, and so of a point's id, by identity. Decoding gives back
+    # the model's own strings for its Literals; backends and policies are always written out.
+    return names if what in ("backend", "policy") else tuple(choices[choices.index(name)] for name in names)
 
 
 def plan_blocks(grid: Grid) -> tuple[Block, ...]:
@@ -237,34 +261,55 @@ def plan_blocks(grid: Grid) -> tuple[Block, ...]:
             f"Add {', '.join(QUEST_BACKENDS)}.",
         )
     return tuple(
-        Block(_block_points(grid, shape, batch, page, length))
+        Block(_block_points(grid, cache, data_sets), grid.extras)
         for shape in dict.fromkeys(grid.shapes)
         for batch in grid.batch_sizes
         for page in grid.page_sizes
         for length in grid.lengths
+        for layout in grid.summary_layouts or (default_layout(shape, grid.device),)
+        for order in grid.page_orders
+        for data_sets in _by_keys(grid.data, shape)
+        for cache in [
+            Point(
+                shape=shape,
+                seq_len=length,
+                page_size=page,
+                batch_size=batch,
+                policy="dense",
+                device=grid.device,
+                summary_layout=layout,
+                data="independent" if data_sets[0] in NORMAL_DATA else data_sets[0],
+                page_order=order,
+                pool_bytes=grid.pool_bytes if order == "scattered" else 0,
+                seed=grid.seed,
+            )
+        ]
     )
 
 
-def _block_points(grid: Grid, shape: Shape, batch: int, page: int, length: int) -> tuple[Point, ...]:
-    def point(backend: str, policy: str, budget: int = 0, data: Data = "independent") -> Point:
-        return Point(
-            shape=shape,
-            seq_len=length,
-            page_size=page,
-            token_budget=budget,
-            batch_size=batch,
-            policy=policy,
-            backend=backend,
-            device=grid.device,
-            data=data,
-            page_order=grid.page_order,
-            seed=grid.seed,
-        )
+def default_layout(shape: Shape, device: str) -> SummaryLayout:
+    """The faster layout, as measured: `transposed` on a GPU where each query head has a 16-bit KV head alone.
 
-    data_sets: tuple[Data, ...] = ("independent", "shared") if shape.group_size > 1 else ("independent",)
-    baselines = [point(backend, "dense") for backend in grid.backends]
+    There the signs of q leave half of the summary unread; a group's leave 2^-G of it, too little to pay for
+    the layout, and a CPU reads such short rows slowly. See `profiles/NOTES.md`.
+    """
+    halves = shape.group_size == 1 and dtype_bytes(shape.effective_summary_dtype) == 2
+    layouts: dict[bool, SummaryLayout] = {True: get_args(SummaryLayout)[1], False: get_args(SummaryLayout)[0]}
+    return layouts[device == "cuda" and halves]
+
+
+def _by_keys(data: Sequence[Data], shape: Shape) -> list[tuple[Data, ...]]:
+    """The data sets of `data`, those together that have the same keys."""
+    usable = dict.fromkeys("independent" if d == "shared" and shape.group_size == 1 else d for d in data)
+    normal = tuple(d for d in usable if d in NORMAL_DATA)
+    return [*([normal] if normal else []), *((d,) for d in usable if d not in NORMAL_DATA)]
+
+
+def _block_points(grid: Grid, dense: Point, data_sets: Sequence[Data]) -> tuple[Point, ...]:
+    """The baselines and the Quest points over the cache that the dense point `dense` describes."""
+    baselines = [replace(dense, backend=backend) for backend in grid.backends]
     quests = [
-        point(backend, policy, budget, data)
+        replace(dense, backend=backend, policy=policy, token_budget=budget, data=data)
         for backend in grid.backends
         if backend in QUEST_BACKENDS
         for policy in grid.policies

@@ -22,7 +22,12 @@ SCHEMA_VERSION = 1
 Kind = Literal["sweep", "bytes", "amdahl", "recall", "eval", "cache"]
 Status = Literal["ok", "wrong", "oom", "unstable", "unavailable"]
 Source = Literal["ncu", "trace", "formula"]
-Data = Literal["independent", "shared"]
+Data = Literal["independent", "shared", "constant", "ramp", "needle"]
+"""What keys and queries are. Independent, shared: standard normal keys, and the queries of a group drawn
+independently or equal. The others choose the page scores: all equal, rising page by page, one page alone."""
+SummaryLayout = Literal["paired", "transposed"]
+PageOrder = Literal["shuffled", "sequential", "scattered"]
+"""How a cache's pages follow each other in its pool; scattered: shuffled over a pool of `pool_bytes`."""
 
 
 class Struct(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -67,12 +72,14 @@ class Point(Struct, frozen=True):
     token_budgets: tuple[int, ...] = ()
     policy: str = "quest"
     policy_params: dict[str, int | float | str] = {}
-    summary_layout: Literal["paired", "transposed"] = "paired"
+    summary_layout: SummaryLayout = "paired"
     backend: str = "questprof"
     variant: str = ""
     device: Literal["cpu", "cuda"] = "cuda"
     data: Data = "independent"
-    page_order: Literal["shuffled", "sequential"] = "shuffled"
+    page_order: PageOrder = "shuffled"
+    pool_bytes: int = 0
+    """Size of the pool that scattered pages were asked to lie in; 0 with the other orders."""
     seed: int = 0
 
     @property
@@ -169,8 +176,12 @@ class Record(Struct, frozen=True):
     """Streaming reads taken in the same loop as the samples, where the executor takes them."""
     variant: str = ""
     """Which implementation of the backend ran."""
+    pool_bytes: int = 0
+    """Bytes of the pool that scattered pages lay in: what memory allowed of the point's own."""
     union_ratio: float | None = None
     """|union of a group's pages| / K, mean over KV heads and requests, from the real ids."""
+    sign_share: float | None = None
+    """Share of a transposed summary's rows that the signs of the real queries pick; None when paired."""
     measured_at: str = ""
 
     @property

@@ -8,7 +8,7 @@ and one line in `POLICIES`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +19,24 @@ if TYPE_CHECKING:
     import torch
     from questprof_kernels.paged_cache import PagedCache
 
-QUEST_CHAIN = ("score", "select", "attend")
-"""The stages of `quest`: what a user gets, and what is timed as one."""
+QUEST_STAGES = ("score", "select", "attend")
+"""The stages of a Quest policy, each timed alone."""
+FUSED = "select_attend"
+"""Select repeated in the prologue of attend: in the chain where a backend has it, never timed alone."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One launch of one stage, all its tensors bound."""
+    """One launch of one stage, all its tensors bound; `like` is the stage that it is another state of."""
 
     stage: str
     launch: Callable[[], None]
+    like: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The stage whose results it leaves."""
+        return self.like or self.stage
 
 
 @dataclass
@@ -40,22 +48,37 @@ class Outputs:
     scores: torch.Tensor | None = None  # fp32 [num_qo_heads, total_pages]
     page_ids: torch.Tensor | None = None  # int32 [num_qo_heads, select_indptr[-1]]
     select_indptr: torch.Tensor | None = None  # int32 [batch_size + 1]
+    appended: tuple[torch.Tensor, torch.Tensor] | None = None
+    """K and V [num_new_tokens, num_kv_heads, head_dim] that an append must have left as the newest tokens."""
+    new_tokens: tuple[int, ...] = ()
+    """How many of them each request received."""
 
 
 @dataclass
 class Bound:
-    """One cache and query with the steps of one policy bound to them."""
+    """One cache and query with the steps of one policy bound to them.
+
+    `steps` are timed one by one; `chain` together as `quest`, what a user gets (empty for a dense policy).
+    Both write the same outputs; a fused chain holds a step that `steps` lacks.
+    """
 
     cache: PagedCache
     q: torch.Tensor
     take_tail: bool
     outputs: Outputs
-    steps: tuple[Step, ...] = field(default=())
+    steps: tuple[Step, ...] = ()
+    chain: tuple[Step, ...] = ()
 
     @property
-    def chain(self) -> tuple[Step, ...]:
-        """The steps timed together as `quest`; empty for a dense policy."""
-        return tuple(step for step in self.steps if step.stage in QUEST_CHAIN)
+    def fused(self) -> bool:
+        """Whether the chain launches what no step does, so that it needs a check of its own."""
+        return any(step not in self.steps for step in self.chain)
+
+    @property
+    def last_written(self) -> tuple[Step, ...]:
+        """The steps whose results a timed round leaves: a fused chain runs after the steps."""
+        alone = (step for step in self.steps if not self.fused or step.kind not in QUEST_STAGES)
+        return (*alone, *self.chain) if self.fused else self.steps
 
 
 def bind(
@@ -72,7 +95,7 @@ def bind(
 
 def _dense(backend: Backend, cache: PagedCache, q: torch.Tensor, num_selected: tuple[int, ...]) -> Bound:
     bound = Bound(cache, q, take_tail=True, outputs=_outputs(backend, q))
-    context = backend.prepare(cache)
+    context = backend.prepare(cache, q)
     scratch = _scratch(backend, "dense", q, cache)
 
     def launch() -> None:
@@ -101,13 +124,19 @@ def _quest(
     outputs = _outputs(backend, q)
     outputs.scores, outputs.page_ids, outputs.select_indptr = scores, page_ids, select_indptr
     scratch = _scratch(backend, "attend", q, cache, page_ids)
+    select = (scores, cache, select_indptr, page_ids, take_tail)
     launches: dict[str, tuple[Any, ...]] = {
         "score": (q, cache, scores),
-        "select": (scores, cache, select_indptr, page_ids, take_tail),
+        "select": select,
         "attend": (q, cache, page_ids, select_indptr, outputs.out, outputs.lse, scratch),
+        # A scratch of its own: a kernel may keep tags there from launch to launch.
+        FUSED: (*select, q, outputs.out, outputs.lse, torch.zeros_like(scratch)),
     }
-    steps = tuple(Step(stage, partial(_launch, backend, stage, launches[stage])) for stage in QUEST_CHAIN)
-    return Bound(cache, q, take_tail, outputs, (*_append_step(backend, "append", cache), *steps))
+    step = {stage: Step(stage, partial(_launch, backend, stage, launches[stage])) for stage in launches}
+    steps = tuple(step[stage] for stage in QUEST_STAGES)
+    fused = FUSED in backend.stages and backend.fuses(q, cache, page_ids)
+    chain = (step["score"], step[FUSED]) if fused else steps
+    return Bound(cache, q, take_tail, outputs, (*_append_step(backend, "append", cache), *steps), chain)
 
 
 POLICIES: dict[str, Callable[[Backend, PagedCache, torch.Tensor, tuple[int, ...]], Bound]] = {
@@ -128,22 +157,29 @@ def _append_step(backend: Backend, stage: str, cache: PagedCache) -> tuple[Step,
     import torch
 
     counts = [min(1, length) for length in cache.seq_lens]
-    keys, values = newest_tokens(cache)
+    keys, values = newest_tokens(cache, counts)
     new_indptr = torch.tensor([0, *counts]).cumsum(0).to(torch.int32).to(cache.pool.device)
     return (Step(stage, partial(_launch, backend, stage, (cache, keys, values, new_indptr))),)
 
 
-def newest_tokens(cache: PagedCache) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V, each [num_nonempty_requests, num_kv_heads, head_dim], of the newest token of each request."""
+def newest_tokens(cache: PagedCache, counts: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V [sum(counts), num_kv_heads, head_dim] of the newest `counts[r]` tokens of each request r."""
+    pages, slots = newest_slots(cache, counts)
+    return cache.pool.k[pages, :, slots].contiguous(), cache.pool.v[pages, :, slots].contiguous()
+
+
+def newest_slots(cache: PagedCache, counts: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Physical pages and slots (int64 [sum(counts)]) of the newest `counts[r]` tokens of each request r."""
     import torch
 
-    where = [
-        (cache.physical_pages(request)[-1], (length - 1) % cache.pool.page_size)
-        for request, length in enumerate(cache.seq_lens)
-        if length
-    ]
-    pages, slots = (torch.tensor(index, dtype=torch.long) for index in zip(*where, strict=True))
-    return cache.pool.k[pages, :, slots].contiguous(), cache.pool.v[pages, :, slots].contiguous()
+    size = cache.pool.page_size
+    where = []
+    for request, (length, count) in enumerate(zip(cache.seq_lens, counts, strict=True)):
+        positions = torch.arange(length - count, length)
+        held = torch.tensor(cache.physical_pages(request), dtype=torch.long)
+        where.append(torch.stack([held[positions // size], positions % size]))
+    pages, slots = torch.cat(where, dim=1).to(cache.pool.device)
+    return pages, slots
 
 
 def _outputs(backend: Backend, q: torch.Tensor) -> Outputs:

@@ -34,13 +34,19 @@ class Stat:
 
 @dataclass(frozen=True)
 class Baseline:
-    """One dense record at the point of a row; `name` is its backend, `stat` its times in us if it has any."""
+    """One dense record at the point of a row; `name` is its backend, `stat` its times in us if it has any.
+
+    `variant` is the implementation that ran. `x_read` is its time over that of a streaming read of the same
+    bytes, at the rate measured in its own loop.
+    """
 
     name: str
     status: Status
     reason: str
     stat: Stat | None
     alarm: str = ""
+    variant: str = ""
+    x_read: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,12 +76,18 @@ class Row:
     append_kv_us: float | None
     quest_us: float | None
     dense_x_floor: float | None
+    dense_x_read: float | None
+    """dense_us over the time of a streaming read of the same bytes, at the rate measured in the same loop."""
     quest_x_floor: float | None
     speed_up: float | None
     """dense_us / quest_us."""
     bytes_ratio: float | None
-    """Quest bytes over dense bytes, equation (12), as predicted before the run."""
+    """rho: Quest bytes over dense bytes, equation (12), as predicted before the run."""
+    most_speed_up: float | None
+    """1 / rho: the speed-up of a Quest that reads as fast as dense does."""
     union_ratio: float | None
+    pool_bytes: int
+    """Bytes of the pool that scattered pages lay in; 0 with the other page orders."""
     stats: Mapping[str, Stat]
     """Every timed stage of the Quest record, us, and `append_kv` of the dense record of the same kernels."""
     ceiling_gb_s: float | None
@@ -146,6 +158,7 @@ class Series:
     policy: str
     token_budget: int
     data: str
+    summary_layout: str
     rows: tuple[Row, ...]
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -43,6 +44,16 @@ DEFAULTS: dict[Device, Defaults] = {
     "cpu": Defaults("fp32", "2k..32k", "1024,2048", 15),
     "cuda": Defaults("fp16", "2k..128k", "1024,2048,4096", 30),
 }
+
+
+def default_backends(device: Device) -> str:
+    """The project's stages and every dense baseline that can run here, so that the fastest is among them."""
+    baselines = ["sdpa"]
+    if device == "cuda":
+        baselines += ["sdpa-cudnn"]
+        baselines += ["flashinfer", "flashinfer-tc"] if find_spec("flashinfer") else []
+        baselines += ["fa3"] if find_spec("flash_attn_interface") else []
+    return ",".join(["questprof", *baselines])
 
 
 @dataclass(frozen=True)

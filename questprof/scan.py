@@ -12,12 +12,16 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from questprof.grid import NORMAL_DATA
 from questprof.model import Ceiling, Point, Profile, Record, Status, canonical_json
 from questprof.rows import Baseline, Row, Series, Stat, describe_check, over_tolerance, summarise
 from questprof.units import format_count
 
 QUEST_POLICIES: Final = ("quest", "quest-open")
-QUEST_STAGES: Final = ("score", "select", "attend", "quest", "append", "append_kv")
+EXTRA_STAGES: Final = ("select_cold", "append_cold", "append_kv_cold", "append_prefill", "append_kv_prefill")
+"""Stages in the states that are timed only when asked for; a Row has them in `stats` alone."""
+_FIELD_STAGES: Final = ("score", "select", "attend", "quest", "append", "append_kv")
+QUEST_STAGES: Final = (*_FIELD_STAGES, *EXTRA_STAGES)
 ALARM_FACTOR: Final = 1.02
 """Bytes over time above this many times the measured read ceiling did not come from memory."""
 TIMED: Final = ("ok", "unstable")
@@ -38,9 +42,10 @@ def point_key(point: Point, **neutral: Any) -> bytes:
 def scan_rows(profile: Profile) -> tuple[Row, ...]:
     """One Row per sweep record of policy `quest` or `quest-open`, whatever its status, in profile order.
 
-    Dense records are matched on what a dense pass depends on: not on policy, budget, summary, data, backend
-    or variant. Of several records of one baseline the last counts. The ceiling is the largest streaming read
-    of the run: of the header, and of the records' calibration.
+    Dense records are matched on what a dense pass depends on: not on policy, budget, queries, backend or
+    summary; those timed beside the point, in the block of its summary layout, go before others. Of several
+    records of one baseline the last counts. The ceiling is the largest streaming read of the run: of the
+    header, and of the records' calibration.
     """
     dense: dict[tuple[str, bytes], dict[str, Record]] = {}
     for record in profile.records:
@@ -49,7 +54,7 @@ def scan_rows(profile: Profile) -> tuple[Row, ...]:
     calibration = (c for record in profile.records for c in record.calibration)
     ceiling = best_ceiling([*profile.header.ceilings, *calibration])
     return tuple(
-        _row(record, dense.get(_dense_key(record), {}), ceiling)
+        _row(record, dense.get(_dense_key(record)) or dense.get(_dense_key(record, "paired"), {}), ceiling)
         for record in profile.records
         if record.kind == "sweep" and record.point.policy in QUEST_POLICIES
     )
@@ -64,24 +69,36 @@ def series(rows: Sequence[Row]) -> tuple[Series, ...]:
     for row in rows:
         groups.setdefault(point_key(row.point, seq_len=0), {})[row.seq_len] = row
     found = [_series(tuple(group[length] for length in sorted(group))) for group in groups.values()]
-    order = ("shape", "batch_size", "page_size", "policy", "data", "token_budget")
+    order = ("shape", "batch_size", "page_size", "policy", "summary_layout", "data", "token_budget")
     return tuple(sorted(found, key=lambda s: [getattr(s, name) for name in order]))
 
 
 def _series(rows: tuple[Row, ...]) -> Series:
     row = rows[0]
-    return Series(row.shape, row.batch_size, row.page_size, row.policy, row.token_budget, row.data, rows)
+    return Series(
+        row.shape,
+        row.batch_size,
+        row.page_size,
+        row.policy,
+        row.token_budget,
+        row.data,
+        row.point.summary_layout,
+        rows,
+    )
 
 
 def _name(point: Point) -> str:
     return f"{point.backend} ({point.variant})" if point.variant else point.backend
 
 
-def _dense_key(record: Record) -> tuple[str, bytes]:
+def _dense_key(record: Record, layout: str = "") -> tuple[str, bytes]:
+    """What dense records at the point have in common; `layout` replaces the point's own."""
+    point = record.point
     neutral = {"policy": "dense", "policy_params": {}, "token_budget": 0, "token_budgets": ()}
-    neutral |= {"data": "independent", "summary_layout": "paired", "backend": "", "variant": ""}
-    shape = replace(record.point.shape, summary_dtype="")
-    return record.env_id, point_key(record.point, shape=shape, **neutral)
+    neutral |= {"backend": "", "variant": "", "summary_layout": layout or point.summary_layout}
+    neutral |= {"data": "independent" if point.data in NORMAL_DATA else point.data}
+    shape = replace(point.shape, summary_dtype="")
+    return record.env_id, point_key(point, shape=shape, **neutral)
 
 
 def _verdict(record: Record) -> tuple[Status, str]:
@@ -102,7 +119,8 @@ def _stats(record: Record, status: Status, stages: Sequence[str]) -> dict[str, S
 def _append_kv(record: Record, dense: Mapping[str, Record]) -> dict[str, Stat]:
     """The append without a summary, as the dense record of the same kernels timed it."""
     own = dense.get(_name(record.point))
-    return _stats(own, _verdict(own)[0], ["append_kv"]) if own else {}
+    stages = [stage for stage in QUEST_STAGES if stage.startswith("append_kv")]
+    return _stats(own, _verdict(own)[0], stages) if own else {}
 
 
 def _alarm(stage: str, record: Record, num_bytes: int, us: float, ceiling: float | None) -> str:
@@ -126,10 +144,12 @@ def _baseline(name: str, record: Record, num_bytes: int, ceiling: float | None) 
     stat = _stats(record, status, ["dense"]).get("dense")
     if stat:
         alarm = _alarm("dense", record, num_bytes, stat.median, ceiling)
-        return Baseline(name, status, reason, stat, alarm)
+        read_gb_s = best_ceiling(record.calibration)
+        x_read = _ratio(stat.median, num_bytes / read_gb_s / 1e3 if read_gb_s else None)
+        return Baseline(name, status, reason, stat, alarm, record.variant, x_read)
     if status in TIMED:
         status, reason = "unavailable", "no valid sample"
-    return Baseline(name, status, reason, None)
+    return Baseline(name, status, reason, None, variant=record.variant)
 
 
 def _row(record: Record, dense: Mapping[str, Record], ceiling: float | None) -> Row:
@@ -151,6 +171,7 @@ def _row(record: Record, dense: Mapping[str, Record], ceiling: float | None) -> 
         reason=reason,
         checks=record.checks,
         baselines=baselines,
+        pool_bytes=record.pool_bytes,
         stats=stats,
         ceiling_gb_s=ceiling,
         floor_bytes=num_bytes,
@@ -174,12 +195,14 @@ def _figures(
     dense_us, fastest = min(timed, key=lambda pair: pair[0], default=(None, None))
     quest_us = stats["quest"].median if "quest" in stats else None
     possible = not impossible and not (fastest and fastest.alarm)
-    values = {f"{stage}_us": stats[stage].median if stage in stats else None for stage in QUEST_STAGES} | {
+    values = {f"{stage}_us": stats[stage].median if stage in stats else None for stage in _FIELD_STAGES} | {
         "dense_us": dense_us,
         "dense_x_floor": _ratio(dense_us, floor_us.get("dense")),
+        "dense_x_read": fastest.x_read if fastest else None,
         "quest_x_floor": _ratio(quest_us, floor_us.get("quest")),
         "speed_up": _ratio(dense_us, quest_us) if possible else None,
         "bytes_ratio": _ratio(num_bytes.get("quest"), num_bytes.get("dense")),
+        "most_speed_up": _ratio(num_bytes.get("dense"), num_bytes.get("quest")),
         "union_ratio": record.union_ratio,
     }
     why = _reasons(_verdict(record), values, baselines, ceiling)
@@ -203,11 +226,13 @@ def _reasons(
     dense = f"no valid dense baseline ({refused})" if refused else "no dense baseline at this point"
     floor = "its bytes were not predicted" if ceiling else "no read ceiling was measured"
     no_dense, no_quest = values["dense_us"] is None, values["quest_us"] is None
-    return dict.fromkeys((f"{stage}_us" for stage in QUEST_STAGES), quest) | {
+    return dict.fromkeys((f"{stage}_us" for stage in _FIELD_STAGES), quest) | {
         "dense_us": dense,
         "dense_x_floor": dense if no_dense else floor,
         "quest_x_floor": quest if no_quest else floor,
         "speed_up": quest if no_quest else dense if no_dense else "faster than memory can be, see alarms",
+        "dense_x_read": dense if no_dense else "no streaming read was timed in its loop",
         "bytes_ratio": "its bytes were not predicted",
+        "most_speed_up": "its bytes were not predicted",
         "union_ratio": "not recorded",
     }

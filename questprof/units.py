@@ -48,6 +48,14 @@ def format_bytes(value: float) -> str:
     return f"{value:.4g} TiB"
 
 
+def parse_bytes(text: str, what: str = "size") -> int:
+    """`100g` (GiB), `512m` (MiB) as bytes; QuestprofError otherwise."""
+    match = re.fullmatch(r"([0-9]{1,6})([mg])", text.strip(), re.IGNORECASE)
+    if not match or not int(match[1]):
+        raise QuestprofError(f"{what} {text.strip()!r}", "it is no number of m or g", "Write 100g or 512m.")
+    return int(match[1]) << (20 if match[2].lower() == "m" else 30)
+
+
 def format_us(value: float) -> str:
     """Microseconds, three significant digits, no exponent: 40.53 -> `40.5`, 81234.0 -> `81234`."""
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

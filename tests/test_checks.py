@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from questprof.backends import load
-from questprof.checks import SAMPLE_ABOVE, check, sample_rows, union_ratio
-from questprof.model import Point, Shape
+from questprof.checks import SAMPLE_ABOVE, check, sample_rows, sign_share, union_ratio
+from questprof.model import Point, Shape, SummaryLayout
 from questprof.policies import Bound, bind
 from questprof.workload import make_cache, make_pool, make_query
 
@@ -15,7 +15,13 @@ MHA = Shape("toy", num_qo_heads=2, num_kv_heads=2, head_dim=64, kv_dtype="fp32")
 GQA = Shape("toy-gqa", num_qo_heads=8, num_kv_heads=2, head_dim=64, kv_dtype="fp32")
 
 
-def _bound(policy: str = "quest", shape: Shape = MHA, data: str = "independent", budget: int = 128) -> Bound:
+def _bound(
+    policy: str = "quest",
+    shape: Shape = MHA,
+    data: str = "independent",
+    budget: int = 128,
+    layout: SummaryLayout = "paired",
+) -> Bound:
     """Two requests of 500 tokens (32 pages of 16, the last of 4), every step launched once."""
     point = Point(
         shape=shape,
@@ -24,6 +30,7 @@ def _bound(policy: str = "quest", shape: Shape = MHA, data: str = "independent",
         token_budget=budget,
         device="cpu",
         data=data,  # type: ignore[arg-type]
+        summary_layout=layout,
     )
     backend = load("questprof", "cpu")
     pool = make_pool(point, 1, 2)
@@ -35,13 +42,13 @@ def _bound(policy: str = "quest", shape: Shape = MHA, data: str = "independent",
 
 
 def _failed(bound: Bound) -> set[str]:
-    return {c.stage for c in check(bound, "after", seed=0) if not c.holds}
+    return {c.stage for c in check(bound, bound.steps, "after", seed=0) if not c.holds}
 
 
 @pytest.mark.parametrize("policy", ["quest", "quest-open", "dense"])
 def test_right_results_pass(policy: str) -> None:
     bound = _bound(policy)
-    checks = check(bound, "before", seed=0)
+    checks = check(bound, bound.steps, "before", seed=0)
     assert all(c.holds for c in checks)
     wanted = (
         {"dense", "dense.lse"} if policy == "dense" else {"append", "score", "select", "attend", "attend.lse"}
@@ -155,3 +162,24 @@ def test_union_ratio_by_hand() -> None:
     picks = [[0, 1], [1, 2], [2, 3], [0, 3], [0, 1], [0, 1], [0, 1], [0, 1]]
     bound.outputs.page_ids = torch.tensor([row + row for row in picks], dtype=torch.int32)
     assert union_ratio(bound) == (4 / 2 + 2 / 2) / 2
+
+
+def test_sign_share() -> None:
+    assert sign_share(_bound(shape=MHA, layout="transposed")) == 0.5  # one sign a dimension
+    assert sign_share(_bound(shape=GQA, layout="transposed", data="shared")) == 0.5
+    assert sign_share(_bound(shape=GQA, layout="transposed")) == pytest.approx(1 - 2**-4, abs=0.03)
+    assert sign_share(_bound(shape=GQA)) is None
+    assert sign_share(_bound("dense", shape=GQA, layout="transposed")) is None
+
+
+def test_sign_share_by_hand() -> None:
+    """Of 64 dims KV head 0 asks both rows of 16 (one negative head there), KV head 1 one row of each.
+
+    Request 0: (64 + 16) + 64 = 144 of 256 rows; request 1, all signs alike: 128 of 256. Both have 32 pages.
+    """
+    bound = _bound(shape=GQA, layout="transposed")
+    bound.q = torch.ones_like(bound.q)
+    bound.q[0, 2, :16] = -1.0
+    bound.q[0, 4:] = -1.0
+    bound.q[1, :, 5] = -0.0  # no negative number
+    assert sign_share(bound) == (144 + 128) / (2 * 256)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from profiles import CPU
+from questprof import environment
+from questprof.commands.doctor import doctor
 from questprof.errors import Exit
 from questprof.model import SCHEMA_VERSION, Header
 from questprof.store import read_profile, seal
@@ -149,6 +151,33 @@ def test_an_interrupt_says_where_the_figures_are(tmp_path: Path) -> None:
     assert read_profile(tmp_path / "p.jsonl").warnings == ()
 
 
+def test_every_kind_of_point_in_one_profile(tmp_path: Path) -> None:
+    """Keys x page orders, with extra states, and a page of several such profiles."""
+    small = SMALL.replace("512,1k", "512")
+    options = "--data shared,ramp --page-orders shuffled,scattered --pool 64m --append --cold-select"
+    done = run(f"{small} {options} -o one.jsonl --html one.html", tmp_path)
+    assert done.returncode == Exit.OK, done.stderr
+    profile = read_profile(tmp_path / "one.jsonl")
+    # 2 page orders x 2 kinds of keys x (2 baselines + 1 Quest point)
+    assert len(profile.records) == 12
+    assert {record.status for record in profile.records} == {"ok"}
+    assert {bool(r.pool_bytes) for r in profile.records if r.point.page_order == "scattered"} == {True}
+    quests = [record for record in profile.records if record.point.policy == "quest"]
+    assert {record.point.data for record in quests} == {"shared", "ramp"}
+    extras = {"append_cold", "append_prefill", "select_cold"}
+    assert all(extras <= record.times_us.keys() for record in quests)
+    assert "every dense baseline, pages scattered, keys ramp" in done.stdout
+    assert run(f"{small} -o two.jsonl", tmp_path).returncode == Exit.OK
+    both = run("report one.jsonl two.jsonl -o both.html", tmp_path)
+    assert both.returncode == Exit.OK, both.stderr
+    page = (tmp_path / "both.html").read_text()
+    assert 'id="p1-baselines"' in page
+    assert 'id="p2-baselines"' in page
+    again = run(f"{small} {options} -o one.jsonl --resume", tmp_path)
+    assert again.returncode == Exit.OK, again.stderr
+    assert len(read_profile(tmp_path / "one.jsonl").records) == 12
+
+
 def test_resume_measures_only_what_is_missing(tmp_path: Path) -> None:
     first = run(SMALL.replace("512,1k", "512") + " -o p.jsonl --json", tmp_path)
     assert first.returncode == Exit.OK, first.stderr
@@ -170,8 +199,12 @@ def test_resume_measures_only_what_is_missing(tmp_path: Path) -> None:
         ("sweep --device cpu --lengths 2k..1k", Exit.USAGE, "downward"),
         ("sweep --device cpu --lengths 2k..100k", Exit.USAGE, "2k..128k"),
         ("sweep --device cpu --dtype fp12", Exit.USAGE, "fp12"),
-        ("sweep --device cpu --backends magic", Exit.USAGE, "questprof, sdpa"),
+        ("sweep --device cpu --backends magic", Exit.USAGE, "questprof, triton, sdpa"),
         ("sweep --device cpu --policies magic", Exit.USAGE, "quest-open"),
+        ("sweep --device cpu --summary-layout diagonal", Exit.USAGE, "paired, transposed"),
+        ("sweep --device cpu --data noise", Exit.USAGE, "independent, shared, constant, ramp, needle"),
+        ("sweep --device cpu --page-order random", Exit.USAGE, "shuffled, sequential, scattered"),
+        ("sweep --device cpu --pool 100", Exit.USAGE, "100g"),
         ("sweep --device tpu", Exit.USAGE, "cuda"),
         ("sweep --device cpu --resume", Exit.USAGE, "-o"),
         ("sweep --device cpu --resume --force -o new.jsonl", Exit.USAGE, "--force"),
@@ -257,7 +290,21 @@ def test_doctor(tmp_path: Path) -> None:
     assert done.returncode == Exit.OK
     findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
     assert findings["torch"]["found"]
+    assert {"GPU", "NVRTC", "flashinfer-python"} <= findings.keys()
     assert all(finding["fix"] for finding in findings.values() if not finding["found"])
+
+
+def test_doctor_names_the_extras_in_full(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Square brackets are markup to the table."""
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    monkeypatch.setattr(environment, "PACKAGES", ("torch",))
+    monkeypatch.setenv("COLUMNS", "200")
+    doctor()
+    said = capsys.readouterr().out
+    assert "pip install 'questprof[gpu]'" in said
+    assert "pip install 'questprof[baselines]'" in said
 
 
 def test_version(tmp_path: Path) -> None:

@@ -264,3 +264,45 @@ def test_reversing_who_is_faster_reverses_the_answer(speed_ups):
     other = crossover(series_of(on_a_grid([1 / s for s in speed_ups])))
     assert (one.kind == "always") is (other.kind == "never in range")
     assert (one.kind == "length") is (other.kind == "only between")
+
+
+def settings_of(*settings: dict[str, str]) -> tuple[str, ...]:
+    records = [dense(length, 100.0) for length in (2048, 8192)]
+    for point in settings:
+        records += [
+            dense(length, 100.0, **{k: v for k, v in point.items() if k != "backend"})
+            for length in (2048, 8192)
+        ]
+        records += [quest(2048, (100.0, 50.0, 50.0), **point), quest(8192, (20.0, 20.0, 10.0), **point)]
+    return verdicts(series(scan_rows(profile(*records, ceilings=()))))
+
+
+def test_a_transposed_summary_is_named():
+    assert settings_of({"summary_layout": "transposed"}, {}) == (
+        "Budget 1024: Quest is faster from 4k tokens; 2.0x at 8k.",
+        "Budget 1024, transposed summary: Quest is faster from 4k tokens; 2.0x at 8k.",
+    )
+
+
+def test_kernels_pages_and_keys_open_the_sentence_where_they_differ():
+    said = settings_of({"backend": "triton"}, {"page_order": "scattered"}, {"data": "ramp"})
+    openings = [sentence.partition(": Budget")[0] for sentence in said]
+    assert sorted(openings) == [
+        "kernels questprof, scattered pages, normal keys",
+        "kernels questprof, shuffled pages, ramp keys",
+        "kernels triton, shuffled pages, normal keys",
+    ]
+    assert len(settings_of({"data": "needle"})) == 1
+
+
+def test_gqa_pairs_by_layout():
+    records = [dense(length, 100.0, shape=GQA_SHAPE) for length in (2048, 8192)]
+    for layout in ("paired", "transposed"):
+        for data in ("independent", "shared"):
+            point = {"shape": GQA_SHAPE, "data": data, "summary_layout": layout}
+            records += [quest(2048, (100.0, 50.0, 50.0), **point), quest(8192, (20.0, 20.0, 10.0), **point)]
+    said = verdicts(series(scan_rows(profile(*records, ceilings=()))))
+    assert [sentence.partition(":")[0] for sentence in said] == [
+        "Budget 1024", "Budget 1024, transposed summary",
+    ]  # fmt: skip
+    assert all("real models lie between" in sentence for sentence in said)

@@ -3,13 +3,15 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from questprof.backends import _LOADERS
 from questprof.errors import Exit, QuestprofError
-from questprof.grid import Grid, check_names, parse_sizes, plan_blocks, resolve_shape
-from questprof.model import shape_presets
+from questprof.grid import CHOICES, QUEST_BACKENDS, Grid, check_names, parse_sizes, plan_blocks, resolve_shape
+from questprof.model import Point, canonical_json, shape_presets
 
 
 @pytest.mark.parametrize(
@@ -200,3 +202,108 @@ def test_names() -> None:
     for text in ("magic", "", ","):
         with pytest.raises(QuestprofError):
             check_names(text, "backend")
+
+
+def test_layouts_orders_and_keys_have_blocks_of_their_own_with_their_own_baselines() -> None:
+    """2 layouts x 2 page orders x 2 kinds of keys; normal keys come with both kinds of queries."""
+    blocks = plan_blocks(
+        _grid(
+            "llama-3.1-8b",
+            lengths=(2048,),
+            budgets=(1024,),
+            summary_layouts=("paired", "transposed"),
+            page_orders=("shuffled", "scattered"),
+            data=("shared", "ramp", "independent"),
+            extras=("append",),
+        )
+    )
+    assert [block.title.partition("length 2k")[2] for block in blocks] == [
+        "", " ramp", " scattered", " scattered ramp", " transposed", " transposed ramp",
+        " transposed scattered", " transposed scattered ramp",
+    ]  # fmt: skip
+    for block in blocks:
+        first = block.points[0]
+        shared = ("summary_layout", "page_order", "pool_bytes", "seq_len")
+        assert {tuple(getattr(p, name) for name in shared) for p in block.points} == {
+            tuple(getattr(first, name) for name in shared)
+        }
+        assert [p.policy for p in block.points[:2]] == ["dense", "dense"]
+        assert [p.data for p in block.points] in (
+            ["independent", "independent", "shared", "independent"],
+            ["ramp", "ramp", "ramp"],
+        )
+        assert first.pool_bytes == (100 << 30 if first.page_order == "scattered" else 0)
+        assert block.extras == ("append",)
+    ids = [p.point_id for block in blocks for p in block.points]
+    assert len(set(ids)) == len(ids)
+
+
+def test_without_groups_shared_queries_are_independent_ones() -> None:
+    (block,) = plan_blocks(_grid(lengths=(2048,), budgets=(1024,), data=("shared",)))
+    assert [p.data for p in block.points] == ["independent"] * 3
+
+
+def test_every_backend_with_the_quest_stages_runs_quest() -> None:
+    backends = check_names("questprof,triton,sdpa", "backend")
+    (block,) = plan_blocks(_grid(lengths=(2048,), budgets=(1024,), backends=backends))
+    assert [p.backend for p in block.points if p.policy == "quest"] == ["questprof", "triton"]
+
+
+def test_the_id_of_a_point_is_that_of_its_decoded_self() -> None:
+    """Defaults are left out of it by identity: names from a command line must not change an id."""
+    choices = {
+        what: check_names(",".join(CHOICES[what]), what) for what in ("summary layout", "data", "page order")
+    }
+    for block in plan_blocks(
+        _grid(
+            "llama-3.1-8b",
+            lengths=(2048,),
+            backends=check_names(",".join(["questprof", "sdpa"]), "backend"),
+            policies=check_names("".join(["qu", "est"]), "policy"),
+            summary_layouts=choices["summary layout"],
+            data=choices["data"],
+            page_orders=choices["page order"],
+        )
+    ):
+        for point in block.points:
+            assert msgspec.json.decode(canonical_json(point), type=Point).point_id == point.point_id
+
+
+def test_the_default_grid_has_the_ids_that_kept_profiles_hold() -> None:
+    """The id of llama-2-7b at 2k, budget 1024 in profiles/ since the first of them."""
+    (block,) = plan_blocks(
+        _grid(
+            lengths=(2048,),
+            budgets=(1024,),
+            device="cuda",
+            backends=check_names("questprof,sdpa", "backend"),
+            policies=check_names("quest", "policy"),
+            data=check_names("independent,shared", "data"),
+            summary_layouts=check_names("paired", "summary layout"),
+            page_orders=check_names("shuffled", "page order"),
+        )
+    )
+    assert [p.point_id for p in block.points] == ["8403f5c89c04d499", "38aba12a7878f164", "00fe767c928b74b4"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "device", "dtype", "layout"),
+    [
+        ("llama-2-7b", "cuda", "fp16", "transposed"),
+        ("llama-2-7b", "cuda", "bf16", "transposed"),
+        ("llama-2-7b", "cuda", "fp32", "paired"),
+        ("llama-2-7b", "cpu", "fp16", "paired"),
+        ("llama-3.1-8b", "cuda", "fp16", "paired"),
+    ],
+)
+def test_each_shape_gets_the_layout_that_is_faster_for_it(
+    shape: str, device: str, dtype: str, layout: str
+) -> None:
+    shapes = (resolve_shape(shape, kv_dtype=dtype),)
+    (block,) = plan_blocks(_grid(shapes=shapes, lengths=(2048,), budgets=(1024,), device=device))
+    assert {point.summary_layout for point in block.points} == {layout}
+
+
+def test_every_backend_there_is_can_be_asked_for() -> None:
+    assert set(_LOADERS) <= set(CHOICES["backend"])
+    assert set(QUEST_BACKENDS) <= set(CHOICES["backend"])

@@ -14,7 +14,7 @@ from profiles import CPU, GQA_SHAPE, SHAPE, dense, profile, quest, two_baselines
 from questprof.crossover import verdicts
 from questprof.model import Ceiling, Check, Shape, StageTiming
 from questprof.rows import Row, summarise
-from questprof.scan import best_ceiling, scan_rows, series
+from questprof.scan import EXTRA_STAGES, best_ceiling, scan_rows, series
 
 
 def row_of(*records, **header) -> Row:
@@ -55,7 +55,9 @@ def test_one_row_worked_by_hand():
     assert row.quest_spread_us == pytest.approx((0.92 * 12, 1.08 * 12))
     assert (row.check, row.check_ratio) == ("ok", 0.5)
     assert row.union_ratio == 1.0
-    assert (row.status, row.usable, row.trivial, row.alarms, row.missing) == ("ok", True, False, (), {})
+    assert row.most_speed_up == 16 / 3
+    assert (row.status, row.usable, row.trivial, row.alarms) == ("ok", True, False, ())
+    assert row.missing == {"dense_x_read": "no streaming read was timed in its loop"}
 
 
 def test_append_without_summary_comes_from_the_dense_record_of_the_same_kernels():
@@ -317,3 +319,70 @@ def test_samples_far_apart_are_no_evidence():
     assert row.speed_up == pytest.approx(8923 / 269)
     assert (row.usable, row.unsteady) == (False, "Quest")
     assert verdicts(series([row]))[0].count("8k Quest samples too far apart") == 1
+
+
+def test_dense_over_a_read_of_its_bytes_in_its_own_loop():
+    """4194304 bytes: 5.24288 us at 800 GB/s, 4.194304 at 1000; each baseline over its own loop's rate."""
+    slow, fast = (Ceiling("read", 1 << 22, (rate,) * 3) for rate in (800.0, 1000.0))
+    row = row_of(
+        dense(8192, 40.0, calibration=(slow,), variant="v1"),
+        dense(8192, 36.0, backend="sdpa", calibration=(fast,)),
+        dense(8192, 38.0, backend="flashinfer"),
+        quest(8192, (4.0, 2.0, 6.0)),
+    )
+    assert [b.x_read for b in row.baselines] == [
+        pytest.approx(40 / 5.24288),
+        pytest.approx(36 / 4.194304),
+        None,
+    ]
+    assert row.dense_x_read == pytest.approx(36 / 4.194304)
+    assert row.most_speed_up == 1 / row.bytes_ratio
+    only = row_of(dense(8192, 36.0), quest(8192, (4.0, 2.0, 6.0)))
+    assert only.dense_x_read is None
+    assert only.missing["dense_x_read"] == "no streaming read was timed in its loop"
+
+
+def test_the_fastest_of_many_baselines_is_found_at_each_point():
+    names = ("questprof", "triton", "sdpa", "sdpa-cudnn", "flashinfer", "flashinfer-tc")
+    records = []
+    for length, best in zip((2048, 4096, 8192), ("flashinfer", "sdpa-cudnn", "triton"), strict=True):
+        records += [dense(length, 30.0 if name == best else 40.0, backend=name) for name in names]
+        records.append(quest(length, (4.0, 2.0, 6.0), backend="triton"))
+    rows = scan_rows(profile(*records))
+    assert [row.dense_backend for row in rows] == ["flashinfer", "sdpa-cudnn", "triton"]
+    assert all(len(row.baselines) == 6 and row.speed_up == 2.5 for row in rows)
+
+
+def test_a_baseline_names_what_ran():
+    refused = dense(8192, None, backend="fa3", status="unavailable")
+    records = [replace(record, variant="v1") for record in (dense(8192, 40.0, backend="sdpa"), refused)]
+    row = row_of(*records, quest(8192, (1.0, 1.0, 1.0)))
+    assert [(b.name, b.variant) for b in row.baselines] == [("sdpa", "v1"), ("fa3", "v1")]
+
+
+def test_a_layout_is_compared_with_the_dense_passes_of_its_own_loop():
+    transposed = {"summary_layout": "transposed"}
+    records = [dense(8192, 20.0), dense(8192, 30.0, **transposed)]
+    rows = scan_rows(
+        profile(*records, quest(8192, (2.0, 1.0, 2.0)), quest(8192, (2.0, 1.0, 2.0), **transposed))
+    )
+    assert [row.dense_us for row in rows] == [20.0, 30.0]
+    assert len(series(rows)) == 2
+
+
+def test_adversarial_keys_have_dense_passes_of_their_own():
+    records = [dense(8192, 20.0), dense(8192, 30.0, data="ramp")]
+    rows = scan_rows(
+        profile(*records, *(quest(8192, (1.0, 1.0, 1.0), data=d) for d in ("shared", "ramp", "needle")))
+    )
+    assert [row.dense_us for row in rows] == [20.0, 30.0, None]
+
+
+def test_extra_states_of_stages_are_in_the_stats():
+    own = dense(8192, 20.0)
+    own = replace(own, times_us={**own.times_us, "append_kv_prefill": (7.0,)})
+    record = quest(8192, (1.0, 1.0, 1.0))
+    record = replace(record, times_us={**record.times_us, "append_cold": (3.0,), "select_cold": (2.0,)})
+    stats = row_of(own, record).stats
+    found = {stage: stats[stage].median for stage in EXTRA_STAGES if stage in stats}
+    assert found == {"append_kv_prefill": 7.0, "append_cold": 3.0, "select_cold": 2.0}

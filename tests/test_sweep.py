@@ -1,26 +1,31 @@
 """From points to records: nothing wrong is timed, nothing that does not fit is lost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import get_args
 
 import msgspec
 import pytest
 import torch
+from questprof_kernels import reference
 
+from profiles import CPU
 from questprof import backends, sweep
 from questprof.backends import Backend, load
 from questprof.ceilings import CpuReader
 from questprof.environment import capture
 from questprof.errors import QuestprofError
 from questprof.grid import Block
-from questprof.model import Point, Record, Shape
+from questprof.model import Ceiling, Data, Header, Point, Profile, Record, Shape, SummaryLayout
 from questprof.policies import bind
-from questprof.timing import CpuExecutor
+from questprof.scan import scan_rows
+from questprof.timing import Candidate, CpuExecutor, Timed
 from questprof.workload import cache_bytes, make_cache, make_pool, make_query
 
 SHAPE = Shape("toy", num_qo_heads=4, num_kv_heads=2, head_dim=64, kv_dtype="fp32")
 DENSE = Point(shape=SHAPE, seq_len=200, policy="dense", device="cpu")
 SDPA = msgspec.structs.replace(DENSE, backend="sdpa")
+HEADER = Header(1, CPU, "questprof sweep", "2026-01-01T00:00:00+00:00")
 QUEST = Point(shape=SHAPE, seq_len=200, token_budget=64, device="cpu")
 
 
@@ -49,6 +54,45 @@ def test_a_block_gives_one_checked_and_timed_record_a_point() -> None:
     assert records[2].point_id == QUEST.point_id
     assert records[0].variant == "cpu"
     assert records[1].variant.startswith("torch-")
+
+
+class _Executor(CpuExecutor):
+    """Keeps the candidates that it was given."""
+
+    candidates: Sequence[Candidate] = ()
+
+    def time(self, candidates: Sequence[Candidate], loop_id: str) -> tuple[list[Timed], tuple[Ceiling, ...]]:
+        self.candidates = candidates
+        return super().time(candidates, loop_id)
+
+
+@pytest.mark.parametrize("layout", get_args(SummaryLayout))
+@pytest.mark.parametrize("warms_up", [True, False])
+def test_a_warm_up_is_the_same_point_on_a_few_pages_of_another_pool(
+    layout: SummaryLayout, warms_up: bool
+) -> None:
+    environment = capture("cpu")
+    executor = _Executor(environment, CpuReader("reader", lambda: None, 1 << 40), 3)
+    executor.warms_up = warms_up
+    ragged = {"seq_lens": (200, 10), "token_budgets": (96, 96), "summary_layout": layout}
+    points = [msgspec.structs.replace(point, **ragged) for point in (DENSE, QUEST)]
+    records = list(sweep.run_block(Block(tuple(points), ("append",)), sweep.Machine(environment, executor)))
+    assert [r.status for r in records] == ["ok", "ok"]
+    assert len(executor.candidates) == 6  # dense and quest, each with its cold append and its prefill
+    for candidate in executor.candidates:
+        if not warms_up:
+            assert candidate.warm_up is None
+            continue
+        warm, timed = candidate.warm_up, candidate.rotation[0]
+        assert warm is not None
+        assert warm.cache.num_pages == (4, 1)
+        assert warm.cache.pool is not timed.cache.pool
+        assert warm.cache.pool.summary.layout == layout
+        assert warm.cache.pool.k.dtype == timed.cache.pool.k.dtype
+        assert warm.cache.pool.k.shape[1:] == timed.cache.pool.k.shape[1:]
+        if warm.outputs.select_indptr is not None:
+            assert warm.outputs.select_indptr.tolist() == [0, 4, 5]
+        assert torch.isfinite(warm.outputs.out).all()  # it ran
 
 
 def test_points_already_done_are_not_run_again() -> None:
@@ -246,3 +290,137 @@ def test_shared_queries_are_one_a_group() -> None:
     shared = make_query(QUEST, pool, "shared", 0)
     assert torch.equal(shared[:, 0], shared[:, 1])
     assert not torch.equal(shared[:, 0], shared[:, 2])
+
+
+def _fusing(backend: Backend, spoil: str = "") -> Backend:
+    """`backend` with select repeated in attend's launch; `spoil`: the half of it that goes wrong."""
+
+    def select_attend(scores, cache, indptr, page_ids, take_tail, q, out, lse, scratch):  # type: ignore[no-untyped-def]
+        backend.stages["select"](scores, cache, indptr, page_ids, take_tail)
+        if spoil == "select":
+            page_ids[:, 0] = cache.max_pages - 2
+        backend.stages["attend"](q, cache, page_ids, indptr, out, lse, scratch)
+        if spoil == "attend":
+            _spoil(out)
+
+    return replace(backend, stages={**backend.stages, "select_attend": select_attend})
+
+
+def _with_backend(monkeypatch: pytest.MonkeyPatch, change: Callable[[Backend], Backend]) -> None:
+    real = backends.load
+    monkeypatch.setattr(
+        sweep,
+        "load",
+        lambda name, device: change(real(name, device)) if name == "questprof" else real(name, device),
+    )
+
+
+def test_a_fused_chain_is_checked_after_the_steps_and_timed_as_quest(monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_backend(monkeypatch, _fusing)
+    (record,) = _run(QUEST)
+    assert record.status == "ok", record.reason
+    assert sorted(record.times_us) == ["append", "attend", "quest", "score", "select"]
+    fused = ["score", "select_attend.select", "select_attend.attend", "select_attend.attend.lse"]
+    steps = ["append", "score", "select", "attend", "attend.lse"]
+    assert [c.stage for c in record.checks if c.when == "before"] == steps + fused
+    assert [c.stage for c in record.checks if c.when == "after"] == ["append", *fused]
+
+
+@pytest.mark.parametrize("half", ["select", "attend"])
+def test_a_wrong_fused_stage_is_recorded_and_never_timed(monkeypatch: pytest.MonkeyPatch, half: str) -> None:
+    _with_backend(monkeypatch, lambda backend: _fusing(backend, half))
+    (record,) = _run(QUEST)
+    assert (record.status, record.times_us) == ("wrong", {})
+    assert f"select_attend.{half} before" in record.reason
+    assert all(c.holds for c in record.checks[:5])
+
+
+def test_a_fused_stage_that_writes_nothing_is_not_taken_for_the_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its outputs are the steps' own, poisoned in between."""
+    _with_backend(monkeypatch, lambda b: replace(b, stages={**b.stages, "select_attend": lambda *_: None}))
+    (record,) = _run(QUEST)
+    assert record.status == "wrong"
+
+
+def test_extras_are_timed_where_asked_for_and_an_append_once_a_backend() -> None:
+    other = msgspec.structs.replace(QUEST, token_budget=128)
+    block = Block((DENSE, SDPA, QUEST, other), ("append", "select"))
+    dense, sdpa, quest, second = sweep.run_block(block, _machine())
+    assert {r.status for r in (dense, sdpa, quest, second)} == {"ok"}
+    assert sorted(dense.times_us) == ["append_kv", "append_kv_cold", "append_kv_prefill", "dense"]
+    assert sorted(sdpa.times_us) == ["dense"]
+    main = {"append", "attend", "quest", "score", "select"}
+    assert set(quest.times_us) - main == {"append_cold", "append_prefill", "select_cold"}
+    assert set(second.times_us) - main == {"select_cold"}
+    for record in (dense, quest, second):
+        assert record.timing.keys() == record.times_us.keys()
+        assert all(len(samples) == 3 for samples in record.times_us.values())
+    whens = [(c.stage, c.when) for c in quest.checks if "_" in c.stage]
+    assert whens == [
+        (stage, when)
+        for when in ("before", "after")
+        for stage in ("append_cold", "append_prefill", "select_cold")
+    ]
+    assert quest.timing["select_cold"].cache_state == "cold"
+    assert quest.timing["select"].cache_state == "hot"
+
+
+@pytest.mark.parametrize("data", ["constant", "ramp", "needle"])
+def test_adversarial_keys_are_measured_and_checked_as_any_other(data: Data) -> None:
+    for policy in ("quest", "quest-open"):
+        records = _run(
+            *(
+                msgspec.structs.replace(p, data=data, policy=p.policy if p.policy == "dense" else policy)
+                for p in (DENSE, QUEST)
+            )
+        )
+        assert [r.status for r in records] == ["ok", "ok"], [r.reason for r in records]
+    assert records[1].union_ratio == 1.0 or data == "ramp"
+
+
+def test_scattered_pages_say_how_large_their_pool_was() -> None:
+    point = msgspec.structs.replace(QUEST, page_order="scattered", pool_bytes=2 << 20)
+    dense = msgspec.structs.replace(point, policy="dense", token_budget=0, backend="sdpa")
+    quest, baseline, plain = _run(point, dense)[0], _run(point, dense)[1], _run(QUEST)[0]
+    assert (quest.status, baseline.status) == ("ok", "ok")
+    assert quest.pool_bytes == baseline.pool_bytes == 2 << 20
+    (small,) = _run(msgspec.structs.replace(point, pool_bytes=1 << 10))
+    assert small.pool_bytes == cache_bytes(QUEST)  # the pages there must be
+    assert plain.pool_bytes == 0
+
+
+def _obvious(backend: Backend) -> Backend:
+    """`backend` with the stages that touch the summary written plainly, for either layout."""
+
+    def append(cache, keys, values, new_indptr):  # type: ignore[no-untyped-def]
+        backend.stages["append_kv"](cache, keys, values, new_indptr)
+        for request, count in enumerate(new_indptr.diff().tolist()):
+            first = (cache.seq_lens[request] - count) // cache.pool.page_size
+            for page in range(first, cache.num_pages[request] if count else first):
+                cache.rescan(request, page)
+
+    def score(q, cache, scores):  # type: ignore[no-untyped-def]
+        scores.copy_(reference.score(q, cache))
+
+    stages = {**backend.stages, "append": append, "score": score}
+    return replace(backend, stages=stages, why_not=lambda point: None)
+
+
+def test_both_summary_layouts_run_in_blocks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_backend(monkeypatch, _obvious)
+    by_layout = {}
+    for layout in get_args(SummaryLayout):
+        points = (msgspec.structs.replace(p, summary_layout=layout, seq_len=1100) for p in (DENSE, QUEST))
+        records = list(sweep.run_block(Block(tuple(points), ("append", "select")), _machine()))
+        assert [r.status for r in records] == ["ok", "ok"], [r.reason for r in records]
+        assert "append_cold" in records[1].times_us
+        by_layout[layout] = records
+    assert by_layout["paired"][0].floor_bytes == by_layout["transposed"][0].floor_bytes
+    rows = scan_rows(Profile(HEADER, tuple(r for records in by_layout.values() for r in records)))
+    # Two heads a KV head: with independent signs 3/4 of the index, and what these signs pick is counted.
+    share = by_layout["transposed"][1].sign_share
+    assert share == pytest.approx(3 / 4, abs=0.1)
+    assert by_layout["paired"][1].sign_share is None
+    assert [row.floor_bytes["score"] for row in rows] == [69 * 2 * 2 * 64 * 4, 69 * 2 * 2 * 64 * 4 * share]

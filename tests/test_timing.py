@@ -1,12 +1,14 @@
 """Interleaving, what is called cold, and what a sample is."""
 
 import msgspec
+import pytest
 import torch
 
 from profiles import CPU
-from questprof.ceilings import CpuReader
-from questprof.policies import Bound, Outputs, Step
-from questprof.timing import Candidate, CpuExecutor, CudaExecutor
+from questprof import timing
+from questprof.ceilings import CpuReader, SizedReader
+from questprof.policies import QUEST_STAGES, Bound, Outputs, Step
+from questprof.timing import Candidate, CpuExecutor, CudaExecutor, Timed, merged
 
 MIB = 1 << 20
 ENVIRONMENT = msgspec.structs.replace(CPU, last_level_cache_bytes=10 * MIB)
@@ -15,7 +17,8 @@ ENVIRONMENT = msgspec.structs.replace(CPU, last_level_cache_bytes=10 * MIB)
 def _bound(log: list[str], name: str, *stages: str) -> Bound:
     steps = tuple(Step(stage, lambda stage=stage: log.append(f"{name}.{stage}")) for stage in stages)  # type: ignore[misc]
     empty = torch.empty(0)
-    return Bound(None, empty, True, Outputs(empty, None), steps)  # type: ignore[arg-type]
+    chain = tuple(step for step in steps if step.stage in QUEST_STAGES)
+    return Bound(None, empty, True, Outputs(empty, None), steps, chain)  # type: ignore[arg-type]
 
 
 def _executor(log: list[str], buffer_bytes: int, samples: int = 2) -> CpuExecutor:
@@ -24,10 +27,11 @@ def _executor(log: list[str], buffer_bytes: int, samples: int = 2) -> CpuExecuto
 
 def test_candidates_are_interleaved_and_each_meets_evicted_caches() -> None:
     log: list[str] = []
-    dense = Candidate((_bound(log, "dense", "append_kv", "dense"),), {"append_kv": 1, "dense": 2})
+    dense = Candidate((_bound(log, "dense", "append_kv", "dense"),), {"append_kv": 1, "dense": 2}, {})
     quest = Candidate(
         (_bound(log, "quest", "append", "score", "select", "attend"),),
         {"append": 1, "score": 2, "select": 3, "attend": 4, "quest": 5},
+        {},
     )
     (timed_dense, timed_quest), (calibration,) = _executor(log, 31 * MIB).time([dense, quest], "loop")
     turn = ["read", "dense.append_kv", "dense.dense", "read", "quest.append"]
@@ -43,11 +47,36 @@ def test_candidates_are_interleaved_and_each_meets_evicted_caches() -> None:
         assert abs(total - sum(parts)) < 1e-6
 
 
+def test_the_warm_up_runs_between_the_reader_and_every_sample_and_is_never_timed() -> None:
+    log: list[str] = []
+    warm_up = _bound(log, "warm", "append", "score", "select", "attend")
+    warm_up.chain = (warm_up.steps[1], Step("select_attend", lambda: log.append("warm.select_attend")))
+    stages = ("append", "score", "select", "attend", "quest")
+    quest = Candidate((_fused(log),), dict.fromkeys(stages, MIB), {}, warm_up)
+    rotation = (_bound(log, "even", "dense"), _bound(log, "odd", "dense"))
+    dense = Candidate(rotation, {"dense": MIB}, {}, _bound(log, "warm", "dense"))
+    (timed_quest, timed_dense), _ = _executor(log, 31 * MIB).time([quest, dense], "loop")
+    warm = ["read", *(f"warm.{stage}" for stage in (*stages[:4], "select_attend"))]
+    turn = [*warm, *(f"quest.{stage}" for stage in stages[:4]), *warm, "quest.score", "quest.select_attend"]
+    turns = [[*turn, "read", "warm.dense", f"{cache}.dense"] for cache in ("even", "odd", "even")]
+    assert log == [launch for turn in turns for launch in turn]
+    assert {stage: len(samples) for stage, samples in timed_quest.times_us.items()} == dict.fromkeys(
+        stages, 2
+    )
+    assert len(timed_dense.times_us["dense"]) == 2
+
+
+def test_only_the_cpu_warms_up() -> None:
+    assert _executor([], MIB).warms_up
+    assert not CudaExecutor(ENVIRONMENT, 2).warms_up
+
+
 def test_cold_means_more_than_three_caches_between_two_uses() -> None:
     for buffer, state in ((31 * MIB, "cold"), (30 * MIB, "warm"), (29 * MIB, "warm")):
         candidate = Candidate(
             (_bound([], "quest", "score", "select", "attend"),),
             dict.fromkeys(("score", "select", "attend", "quest"), MIB),
+            {},
         )
         ((timed,), _) = _executor([], buffer).time([candidate], "loop")
         assert timed.timing["attend"].cache_state == state
@@ -70,3 +99,98 @@ def replace_cache(cache_bytes: int):  # type: ignore[no-untyped-def]
 def test_a_reader_turns_seconds_into_gb_s() -> None:
     reader = CpuReader("r", lambda: None, 2_000_000_000, seconds=[1.0, 0.5])
     assert reader.ceiling().samples_gb_s == (2.0, 4.0)
+
+
+def _fused(log: list[str]) -> Bound:
+    """Steps append, score, select, attend; the chain is score and a step of its own."""
+    bound = _bound(log, "quest", "append", "score", "select", "attend")
+    bound.chain = (bound.steps[1], Step("select_attend", lambda: log.append("quest.select_attend")))
+    return bound
+
+
+def test_a_fused_chain_runs_once_more_with_evicted_caches() -> None:
+    log: list[str] = []
+    touched = dict.fromkeys(("append", "score", "select", "attend", "quest"), MIB)
+    ((timed,), (calibration,)) = _executor(log, 31 * MIB).time(
+        [Candidate((_fused(log),), touched, {})], "loop"
+    )
+    turn = ["read", *(f"quest.{stage}" for stage in ("append", "score", "select", "attend"))]
+    assert log == [*turn, "read", "quest.score", "quest.select_attend"] * 3
+    assert set(timed.times_us) == set(touched)
+    assert len(calibration.samples_gb_s) == 6
+
+
+def test_what_a_timed_round_leaves_last() -> None:
+    stages = [step.stage for step in _fused([]).last_written]
+    assert stages == ["append", "score", "select_attend"]
+    plain = _bound([], "quest", "append", "score", "select", "attend")
+    assert plain.last_written == plain.steps
+    assert (plain.fused, _fused([]).fused) == (False, True)
+
+
+class _Replays:
+    """CUDA graphs by name: `turn` is the order of their replays, each takes its `us`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, us: dict[str, float]) -> None:
+        self.turn: list[str] = []
+        self._us = us
+        monkeypatch.setattr(timing, "_record", lambda chains, turns: "+".join(s.stage for s in chains[0]))
+        monkeypatch.setattr(timing, "replay_us", self._replay)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def _replay(self, graph: str) -> float:
+        self.turn.append(graph)
+        return self._us.get(graph, 1e6)
+
+
+def _readers(*names: str) -> list[SizedReader]:
+    return [SizedReader(name, 4000, (lambda: None,) * 2) for name in names]
+
+
+def test_a_gpu_reads_as_many_bytes_as_dense_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round of 4000 us over 2 launches of 4000 bytes: 2000 us each, 0.002 GB/s."""
+    asked = []
+
+    def readers(num_bytes: int, cache_bytes: int) -> list[SizedReader]:
+        asked.append((num_bytes, cache_bytes))
+        return _readers("one")
+
+    monkeypatch.setattr(timing, "sized_readers", readers)
+    replays = _Replays(monkeypatch, {"read": 4000.0})
+    quest = Candidate((_fused([]),), dict.fromkeys(("append", "score", "select", "attend", "quest"), 9), {})
+    dense = Candidate((_bound([], "dense", "dense"),), {"dense": 8}, {"dense": 3999})
+    timed, (read,) = CudaExecutor(replace_cache(60 * MIB), 3).time([dense, quest], "loop")
+    assert asked == [(3999, 60 * MIB)]
+    assert (read.name, read.num_bytes) == ("one", 4000)
+    assert read.samples_gb_s == (4000 / 2000.0 / 1e3,) * 3
+    a_round = ["read", "dense", "append", "score", "select", "attend", "score+select_attend"]
+    assert replays.turn[-len(a_round) * 4 :] == a_round * 4  # one of them is thrown away
+    assert [set(t.times_us) for t in timed] == [
+        {"dense"},
+        {"append", "score", "select", "attend", "quest"},
+    ]
+    assert all(len(samples) == 3 for t in timed for samples in t.times_us.values())
+
+
+def test_the_fastest_reader_of_the_size_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    us = {"slow": 30.0, "fast": 10.0, "middling": 20.0}
+    monkeypatch.setattr(timing, "sized_readers", lambda *_: _readers(*us))
+    names = iter(us)
+    monkeypatch.setattr(timing, "_capture", lambda chains: timing._StageGraph(next(names), len(chains), []))  # type: ignore[arg-type]
+    monkeypatch.setattr(timing, "replay_us", lambda graph: us[graph])
+    (best,) = timing._capture_read(4000, 0)
+    assert best.name == "fast"
+
+
+def test_without_room_for_a_read_the_rest_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "sized_readers", lambda *_: [])
+    _Replays(monkeypatch, {})
+    dense = Candidate((_bound([], "dense", "dense"),), {"dense": 8}, {"dense": 3999})
+    (timed,), calibration = CudaExecutor(replace_cache(MIB), 3).time([dense], "loop")
+    assert calibration == ()
+    assert len(timed.times_us["dense"]) == 3
+
+
+def test_times_of_a_points_candidates_are_one() -> None:
+    one, other = (Timed({stage: (1.0,)}, {}) for stage in ("quest", "select_cold"))
+    assert merged([one, other]).times_us == {"quest": (1.0,), "select_cold": (1.0,)}

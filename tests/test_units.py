@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from questprof.errors import QuestprofError
-from questprof.units import dtype_bytes, format_bytes, format_count, format_us, parse_count
+from questprof.units import dtype_bytes, format_bytes, format_count, format_us, parse_bytes, parse_count
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,14 @@ def test_dtype_bytes() -> None:
     assert [dtype_bytes(name) for name in ("fp32", "fp16", "bf16", "int8", "fp8_e4m3")] == [4, 2, 2, 1, 1]
     with pytest.raises(QuestprofError):
         dtype_bytes("float16")
+
+
+@pytest.mark.parametrize(("text", "value"), [("100g", 100 << 30), ("512M", 512 << 20), (" 1g ", 1 << 30)])
+def test_parse_bytes(text: str, value: int) -> None:
+    assert parse_bytes(text, "pool") == value
+
+
+@pytest.mark.parametrize("text", ["", "100", "0g", "1.5g", "-1g", "1k", "g"])
+def test_parse_bytes_refuses(text: str) -> None:
+    with pytest.raises(QuestprofError, match="pool"):
+        parse_bytes(text, "pool")

@@ -28,12 +28,14 @@ def doctor(json: options.JSON = False) -> None:
         print(msgspec.json.encode([asdict(f) for f in findings]).decode())
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)
     for finding in findings:
         mark = "[green]yes[/]" if finding.found else "[yellow]no[/]"
-        table.add_row(finding.name, mark, finding.detail + (f" -> {finding.fix}" if finding.fix else ""))
+        said = finding.detail + (f" -> {finding.fix}" if finding.fix else "")
+        table.add_row(finding.name, mark, escape(said))  # [gpu] is no markup
     Console().print(table)
 
 
@@ -58,8 +60,9 @@ def examine() -> list[Finding]:
             "triton", versions, "pip install 'triton>=3.6,<3.10' (Linux): interpreter and compile tests"
         ),
         _gpu(),
+        _nvrtc(versions),
+        _package("flashinfer-python", versions, "pip install 'questprof[baselines]': dense baselines"),
         _ncu(),
-        _package("flashinfer-python", versions, "not used yet: the dense baselines are questprof and sdpa"),
     ]
 
 
@@ -86,6 +89,20 @@ def _gpu() -> Finding:
         f"{env.device_name}, {env.num_workers} SMs, L2 {format_bytes(env.last_level_cache_bytes)}, "
         f"{format_bytes(env.memory_bytes)}, driver {env.driver}, CUDA {env.cuda}: sweep --device cuda",
     )
+
+
+def _nvrtc(versions: dict[str, str]) -> Finding:
+    """What compiles the CUDA stages; without it Triton ones run in their place."""
+    name, fix = "NVRTC", "pip install 'questprof[gpu]': CUDA stages; Triton ones run until then"
+    try:
+        from cuda.bindings import nvrtc
+
+        _, major, minor = nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError, OSError) as error:
+        return Finding(name, False, (str(error).splitlines() or [type(error).__name__])[0], fix)
+    bindings = versions.get("cuda-bindings", "of unknown version")
+    detail = f"{major}.{minor} through cuda-bindings {bindings}: CUDA stages on a GPU from sm_80 on"
+    return Finding(name, True, detail)
 
 
 def _ncu() -> Finding:

@@ -30,8 +30,14 @@ def sweep(
     dtype: options.DTYPE = None,
     summary_dtype: options.SUMMARY_DTYPE = "",
     device: options.DEVICE = "auto",
-    backends: options.BACKENDS = "questprof,sdpa",
+    backends: options.BACKENDS = None,
     policies: options.POLICIES = "quest",
+    summary_layout: options.SUMMARY_LAYOUT = "auto",
+    data: options.DATA = "independent,shared",
+    page_order: options.PAGE_ORDER = "shuffled",
+    pool: options.POOL = "100g",
+    append: options.APPEND = False,
+    cold_select: options.COLD_SELECT = False,
     samples: Annotated[int | None, typer.Option("--samples", min=3, help="Samples a stage.")] = None,
     seed: options.SEED = 0,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The profile (.jsonl).")] = None,
@@ -44,7 +50,8 @@ def sweep(
     from questprof.display import plain_console
     from questprof.environment import resolve_device
     from questprof.grid import Grid, check_names, parse_sizes, plan_blocks, resolve_shape
-    from questprof.run import DEFAULTS, plan_outputs, run_sweep
+    from questprof.run import DEFAULTS, default_backends, plan_outputs, run_sweep
+    from questprof.units import parse_bytes
 
     where = resolve_device(device)
     default = DEFAULTS[where]
@@ -67,7 +74,12 @@ def sweep(
         batch_sizes=parse_sizes(batch, "batch size"),
         device=where,
         policies=check_names(policies, "policy"),
-        backends=check_names(backends, "backend"),
+        backends=check_names(default_backends(where) if backends is None else backends, "backend"),
+        summary_layouts=() if summary_layout == "auto" else check_names(summary_layout, "summary layout"),
+        data=check_names(data, "data"),
+        page_orders=check_names(page_order, "page order"),
+        pool_bytes=parse_bytes(pool, "pool"),
+        extras=("append",) * append + ("select",) * cold_select,
         seed=seed,
     )
     blocks = plan_blocks(grid)

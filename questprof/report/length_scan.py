@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from questprof.crossover import verdicts
+from questprof.grid import NORMAL_DATA
 from questprof.model import Point, Profile, Shape
 from questprof.report.figure import MODELLED, UNITS, figure
 from questprof.report.section import Block, Verdict
 from questprof.report.table import table
 from questprof.rows import Row, Series
 from questprof.scan import point_key, scan_rows, series
-from questprof.units import format_count
+from questprof.units import format_bytes, format_count
 
 PICKS: Final = {"independent": "independently", "shared": "the same pages"}
 NO_GROUPS: Final = "no groups (MHA)"
@@ -20,6 +21,7 @@ _USUAL: Final = (
     ("Policy", "quest"),
     ("Kernels", "questprof"),
     ("Heads of a group pick", NO_GROUPS),
+    ("Keys", "normal"),
     ("Page order", "shuffled"),
     ("Summary", "paired"),
     ("Seed", "0"),
@@ -69,15 +71,22 @@ def _settings(point: Point) -> dict[str, str]:
         "Page size": str(point.page_size),
         "Policy": point.policy,
         "Kernels": kernels,
-        "Heads of a group pick": PICKS[point.data] if point.shape.group_size > 1 else NO_GROUPS,
+        "Heads of a group pick": _pick(point),
+        "Keys": "normal" if point.data in NORMAL_DATA else point.data,
         "Lengths": ", ".join(map(format_count, point.seq_lens)),
         "Budgets": ", ".join(map(str, point.token_budgets)),
         "Page order": point.page_order,
+        "Pool": format_bytes(point.pool_bytes) if point.pool_bytes else "",
         "Summary": point.summary_layout,
         "Seed": str(point.seed),
         "Parameters": ", ".join(f"{key} {value}" for key, value in sorted(point.policy_params.items())),
     }
     return {name: value for name, value in settings.items() if value}
+
+
+def _pick(point: Point) -> str:
+    """How the heads of a group pick pages; adversarial keys leave them little choice, whatever they ask."""
+    return PICKS.get(point.data, PICKS["independent"]) if point.shape.group_size > 1 else NO_GROUPS
 
 
 def _panels(found: Iterable[Series]) -> tuple[Panel, ...]:

@@ -19,7 +19,7 @@ from markupsafe import Markup
 import questprof
 from questprof.errors import QuestprofError
 from questprof.model import Profile
-from questprof.report import environment, length_scan
+from questprof.report import baselines, environment, length_scan
 from questprof.report.section import Section
 
 PlotlyJs = Literal["inline", "cdn", "directory"]
@@ -28,6 +28,7 @@ PLOTLY_FILE: Final = "plotly.min.js"
 
 SECTIONS: Final = (
     Section("length-scan", "Length scan", length_scan.build),
+    Section("baselines", "Baselines and layouts", baselines.build),
     Section("environment", "Environment and provenance", environment.build),
 )
 """In the page's order. A section appears where its builder finds its data."""

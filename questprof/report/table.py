@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from questprof.report.figure import MEASURED, MODELLED
 from questprof.rows import Row
-from questprof.units import format_count, format_us
+from questprof.scan import EXTRA_STAGES, TIMED
+from questprof.units import format_bytes, format_count, format_us
 
 
 class Column(NamedTuple):
@@ -39,6 +40,7 @@ def _interval(value: tuple[float, float]) -> str:
 
 _POINT: Final = "point"
 _TIMES: Final = f"{MEASURED}, times in us"
+_OVER_READ: Final = f"{MEASURED}, over a read of the same bytes"
 _OVER_FLOOR: Final = f"{MEASURED} / {MODELLED}"
 _HEAD: Final = (
     _field("seq_len", "length", _POINT, format_count),
@@ -52,13 +54,17 @@ _HEAD: Final = (
         for stage in ("score", "select", "attend", "append", "append_kv")
     ),
 )
-_TAIL: Final = (
+_SPREAD: Final = (
     _field("dense_spread_us", "dense p10–p90", _TIMES, _interval),
     _field("quest_spread_us", "quest p10–p90", _TIMES, _interval),
+)
+_TAIL: Final = (
     _field("dense_x_floor", "dense / floor", _OVER_FLOOR, _times),
     _field("quest_x_floor", "quest / floor", _OVER_FLOOR, _times),
     _field("bytes_ratio", "bytes, eq. (12)", MODELLED, _ratio),
+    _field("most_speed_up", "speed-up at most", MODELLED, _times),
 )
+_READ: Final = _field("dense_x_read", "dense / read", _OVER_READ, _times)
 _UNION: Final = _field("union_ratio", "union / K", "counted: page ids", _ratio)
 _CHECK: Final = Column(
     "check_ratio", "error / tolerance", "check", lambda row: row.check_ratio, lambda value: f"{value:.2g}"
@@ -96,7 +102,19 @@ def table(rows: Sequence[Row]) -> dict[str, Any]:
 def _columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     names = dict.fromkeys(baseline.name for row in rows for baseline in row.baselines)
     union = (_UNION,) if any(row.point.shape.group_size > 1 for row in rows) else ()
-    return (*_HEAD, *map(_baseline_column, names), *_TAIL, *union, _CHECK, _STATUS)
+    extras = [stage for stage in EXTRA_STAGES if any(stage in row.stats for row in rows)]
+    measured = (*map(_extra_column, extras), *map(_baseline_column, names), *_SPREAD)
+    read = (_READ,) if any(row.dense_x_read for row in rows) else ()
+    return (*_HEAD, *measured, *read, *_TAIL, *union, _CHECK, _STATUS)
+
+
+def _extra_column(stage: str) -> Column:
+    """A stage in a state that was timed because it was asked for."""
+
+    def value(row: Row) -> float | None:
+        return row.stats[stage].median if stage in row.stats else None
+
+    return Column(f"{stage}_us", stage.replace("_", " "), _TIMES, value, format_us)
 
 
 def _baseline_column(name: str) -> Column:
@@ -137,6 +155,8 @@ def _reason(column: Column, row: Row) -> str:
         return ": ".join(filter(None, (found[0].status, found[0].reason))) if found else "not in this run"
     if column.field == "check_ratio":
         return "not checked"
+    if column.field.removesuffix("_us") in EXTRA_STAGES:
+        return "not asked for at this point"
     side = "quest_us" if column.field.startswith("quest") else "dense_us"
     return row.missing.get(column.field) or row.missing.get(side, "")
 
@@ -145,6 +165,8 @@ def _notes(row: Row) -> str:
     """Why figures of this row are missing, each reason once, and what is wrong with the rest."""
     by_reason: dict[str, list[str]] = {}
     for field, reason in row.missing.items():
+        if field == "dense_x_read":  # a loop without a read is common: the dash alone says so
+            continue
         by_reason.setdefault(reason, []).append(field.removesuffix("_us").replace("_", " "))
     notes = [
         reason if len(fields) > 3 or "union ratio" in fields else f"{', '.join(fields)}: {reason}"
@@ -153,6 +175,8 @@ def _notes(row: Row) -> str:
     ]
     if row.trivial:
         notes.append("the budget covers the length: every page is read, and the summary too")
+    if row.pool_bytes < row.point.pool_bytes and row.status in TIMED:
+        notes.append(f"memory allowed a pool of {format_bytes(row.pool_bytes)}")
     if row.status == "unstable":
         notes.append(": ".join(filter(None, ("unstable, kept out of the verdict", row.reason))))
     if row.check == "wrong" and row.status != "wrong":

@@ -7,7 +7,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from profiles import GQA_SHAPE, SHAPE, dense, profile, quest, two_baselines
+from profiles import GQA_SHAPE, READ_1000, SHAPE, dense, profile, quest, two_baselines
 from questprof.crossover import crossover
 from questprof.model import Check
 from questprof.report import render
@@ -234,7 +234,9 @@ def test_the_union_column_is_there_for_groups_only(page_of):
 
 def test_every_column_stands_under_its_source(page_of):
     page = page_of(*two_baselines())
+    heads = page.html.split("</thead>")[0]
     groups = [(text, int(attrs["colspan"])) for attrs, text in page.all("th", scope="colgroup")]
+    groups = groups[: heads.count('scope="colgroup"')]
     assert [text for text, _ in groups] == [
         "point", "measured: clock, times in us", "measured: clock / modelled: formula", "modelled: formula",
         "check",
@@ -245,5 +247,37 @@ def test_every_column_stands_under_its_source(page_of):
 def test_scripts_off_leaves_note_tables_and_nothing_hidden(page_of):
     page = page_of(*two_baselines(), *two_baselines(batch_size=8))
     assert "The tables below hold every number" in page.all("noscript")[0][1]
-    assert len(page.all("table")) == 3  # two settings and the ceilings
+    assert len(page.all("table")) == 5  # two settings, their baselines, and the ceilings
     assert not [attrs for _, attrs, _ in page.elements if "hidden" in attrs]
+
+
+def test_a_read_of_the_same_loop_has_a_column_where_there_is_one(page_of):
+    page = page_of(dense(8192, 36.0, calibration=(READ_1000,)), quest(8192, (4.0, 2.0, 6.0)))
+    assert page.cells["dense_x_read"][0][1] == "8.58x"
+    assert page.cells["most_speed_up"][0][1] == "5.33x"
+    assert "dense_x_read" not in page_of(*two_baselines()).cells
+
+
+def test_extra_states_have_columns_where_they_were_timed(page_of):
+    record = quest(8192, (4.0, 2.0, 6.0))
+    record = replace(record, times_us={**record.times_us, "append_cold": (3.0,)})
+    page = page_of(dense(8192, 36.0), record, quest(16384, (4.0, 2.0, 6.0)))
+    assert [text for _, text in page.cells["append_cold_us"]] == ["3.00", "–"]
+    assert "select_cold_us" not in page.cells
+    (dash,) = [attrs for attrs, _ in page.all("td", data_field="append_cold_us") if "data-value" not in attrs]
+    assert dash["title"] == "not asked for at this point"
+
+
+def test_layouts_orders_and_keys_are_settings(page_of):
+    settings = ({}, {"summary_layout": "transposed"}, {"page_order": "scattered", "pool_bytes": 4 << 30},
+                {"data": "ramp"})  # fmt: skip
+    records = [
+        record for more in settings for record in (dense(8192, 36.0, **more), quest(8192, (1.0,) * 3, **more))
+    ]
+    page = page_of(*(replace(r, pool_bytes=1 << 30) if r.point.pool_bytes else r for r in records))
+    selectors = [attrs["data-setting"] for attrs, _ in page.all("select")]
+    assert selectors == ["Keys", "Page order", "Summary", "Pool"]
+    titles = [text.removeprefix("toy (2 query / 2 KV heads of 64, fp16), batch 1, page 16")
+              for attrs, text in page.all("h3") if "query" in text]  # fmt: skip
+    assert sorted(titles) == ["", ", keys ramp", ", page order scattered, pool 4 GiB", ", summary transposed"]
+    assert page.text.count("memory allowed a pool of 1 GiB") == 1
