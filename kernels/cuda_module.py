@@ -23,10 +23,20 @@ FOLDER = Path(__file__).parent
 
 
 def is_available() -> bool:
-    """Whether a GPU of compute capability 8.0 or newer and the CUDA bindings are there."""
+    """Whether a GPU of compute capability 8.0 or newer, the CUDA bindings and NVRTC are there."""
     if find_spec("cuda") is None or find_spec("cuda.bindings") is None or not torch.cuda.is_available():
         return False
-    return torch.cuda.get_device_capability() >= (8, 0)
+    return torch.cuda.get_device_capability() >= (8, 0) and _finds_nvrtc()
+
+
+def _finds_nvrtc() -> bool:
+    from cuda.bindings import nvrtc
+
+    try:
+        _checked(nvrtc.nvrtcVersion())
+    except (RuntimeError, OSError):
+        return False
+    return True
 
 
 def compile_cubin(source: str, definitions: tuple[tuple[str, int], ...], architecture: int) -> bytes:

@@ -192,22 +192,23 @@ def select_attend(
     scratch: torch.Tensor,
     softmax_scale: float | None = None,
     *,
+    most_selected: int | None = None,
     plan: BlockPlan | None = None,
     dependent: bool = True,
 ) -> None:
     """`select` and `attend` in one launch: every split selects, and the first one writes `page_ids`.
 
-    `dependent`: it starts while the kernel before it, which must be `score`, still runs, and waits for it
-    before it reads scores. Raises ValueError when a split would hold too many pages.
+    `most_selected` is the largest K_r; None stands for all of `page_ids`, which is right for one request and
+    safe for more. `dependent`: it starts while the kernel before it, which must be `score`, still runs, and
+    waits for it before it reads scores. Raises ValueError unless `fuses` says that the pages fit.
     """
     check_rows("scores", scores, q.shape[1], cache.total_pages, torch.float32, q.device)
     check_rows("page_ids", page_ids, q.shape[1], 0, torch.int32, q.device)
     check_tensor("select_indptr", select_indptr, (cache.batch_size + 1,), torch.int32, q.device)
     plan = plan or attend_plan(q, cache, page_ids)
-    most = min(cache.max_pages, page_ids.shape[1])  # of one request
-    room = max(64, next_power_of_2(ceil_div(most, plan.num_splits) + 1))
+    room = _room(cache, page_ids, most_selected, plan)
     if room > SELECTED_AT_MOST:
-        raise ValueError(f"{most} pages a head in {plan.num_splits} splits: launch select and attend apart")
+        raise ValueError(f"up to {room} pages a split: launch select and attend apart")
     arguments = _attention_arguments(q, cache, out, lse, scratch, softmax_scale, plan)
     arguments.page_ids, arguments.page_ids_stride = page_ids.data_ptr(), page_ids.stride(0)
     arguments.select_indptr = select_indptr.data_ptr()
@@ -227,6 +228,11 @@ def select_attend(
         ),
     )
     _launch(kernel, plan, arguments, cache, dependent=dependent)
+
+
+def fuses(q: torch.Tensor, cache: PagedCache, page_ids: torch.Tensor, most_selected: int) -> bool:
+    """Whether a split of `select_attend` has room for its pages."""
+    return _room(cache, page_ids, most_selected, attend_plan(q, cache, page_ids)) <= SELECTED_AT_MOST
 
 
 def dense(
@@ -263,6 +269,12 @@ def _plan(
         num_workers=cache.pool.num_workers,
         **overrides,
     )
+
+
+def _room(cache: PagedCache, page_ids: torch.Tensor, most_selected: int | None, plan: BlockPlan) -> int:
+    """Page ids that one split may have to hold."""
+    most = min(cache.max_pages, page_ids.shape[1] if most_selected is None else most_selected)
+    return max(64, next_power_of_2(ceil_div(most, plan.num_splits) + 1))
 
 
 def _slots(max_pages: int, num_warps: int) -> int:

@@ -337,9 +337,8 @@ def plan_append(
     pages = 1 + ceil_div(max(0, max_new_tokens - 1), page_size)
     pages = min(pages, max_pages or pages)
     tile_slots = tile_slots or min(16, next_power_of_2(page_size), next_power_of_2(max_new_tokens))
-    if not run_pages:
-        prefill = max_new_tokens > RUN_TOKENS
-        run_pages = max(1, min(16, RUN_TOKENS // next_power_of_2(page_size))) if prefill else 1
+    prefill = max_new_tokens > RUN_TOKENS
+    run_pages = run_pages or (max(1, min(16, RUN_TOKENS // next_power_of_2(page_size))) if prefill else 1)
     runs = ceil_div(pages + run_pages - 1, run_pages)  # the first may begin before the first touched page
-    num_warps = num_warps or (4 if run_pages == 1 else 1)  # one warp keeps a page's min and max to itself
+    num_warps = num_warps or (1 if prefill else 4)  # one warp finds a page's min and max without a barrier
     return AppendPlan(tile_slots, run_pages, num_warps, (runs, num_kv_heads, max(1, batch_size)))

@@ -132,9 +132,14 @@ def _quest(
         # A scratch of its own: a kernel may keep tags there from launch to launch.
         FUSED: (*select, q, outputs.out, outputs.lse, torch.zeros_like(scratch)),
     }
-    step = {stage: Step(stage, partial(_launch, backend, stage, launches[stage])) for stage in launches}
+    most = max(num_selected)
+    options: dict[str, dict[str, Any]] = {FUSED: {"most_selected": most}}
+    step = {
+        stage: Step(stage, partial(_launch, backend, stage, launches[stage], **options.get(stage, {})))
+        for stage in launches
+    }
     steps = tuple(step[stage] for stage in QUEST_STAGES)
-    fused = FUSED in backend.stages and backend.fuses(q, cache, page_ids)
+    fused = FUSED in backend.stages and backend.fuses(q, cache, page_ids, most)
     chain = (step["score"], step[FUSED]) if fused else steps
     return Bound(cache, q, take_tail, outputs, (*_append_step(backend, "append", cache), *steps), chain)
 
@@ -146,8 +151,8 @@ POLICIES: dict[str, Callable[[Backend, PagedCache, torch.Tensor, tuple[int, ...]
 }
 
 
-def _launch(backend: Backend, stage: str, arguments: tuple[Any, ...]) -> None:
-    guarded(backend, stage, *arguments)
+def _launch(backend: Backend, stage: str, arguments: tuple[Any, ...], **options: Any) -> None:
+    guarded(backend, stage, *arguments, **options)
 
 
 def _append_step(backend: Backend, stage: str, cache: PagedCache) -> tuple[Step, ...]:

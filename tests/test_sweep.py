@@ -295,7 +295,7 @@ def test_shared_queries_are_one_a_group() -> None:
 def _fusing(backend: Backend, spoil: str = "") -> Backend:
     """`backend` with select repeated in attend's launch; `spoil`: the half of it that goes wrong."""
 
-    def select_attend(scores, cache, indptr, page_ids, take_tail, q, out, lse, scratch):  # type: ignore[no-untyped-def]
+    def select_attend(scores, cache, indptr, page_ids, take_tail, q, out, lse, scratch, **_):  # type: ignore[no-untyped-def]
         backend.stages["select"](scores, cache, indptr, page_ids, take_tail)
         if spoil == "select":
             page_ids[:, 0] = cache.max_pages - 2
@@ -339,7 +339,9 @@ def test_a_fused_stage_that_writes_nothing_is_not_taken_for_the_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its outputs are the steps' own, poisoned in between."""
-    _with_backend(monkeypatch, lambda b: replace(b, stages={**b.stages, "select_attend": lambda *_: None}))
+    _with_backend(
+        monkeypatch, lambda b: replace(b, stages={**b.stages, "select_attend": lambda *_, **__: None})
+    )
     (record,) = _run(QUEST)
     assert record.status == "wrong"
 

@@ -38,8 +38,8 @@ class Backend:
     `dense` reads, untimed: a copy, or a library's plan for these tensors. `scratch_floats` maps an
     attention stage to the fp32 numbers of scratch its launcher needs for (q, cache, page_ids); dense takes
     no ids. `why_not(point)` names the reason a point cannot run, or None. `variant(point)` names the
-    implementation that runs it. `fuses(q, cache, page_ids)`: whether `select_attend`, where it is among the
-    stages, takes these tensors.
+    implementation that runs it. `fuses(q, cache, page_ids, most_selected)`: whether `select_attend`, where it
+    is among the stages, takes these tensors.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Backend:
     prepare: Callable[[PagedCache, torch.Tensor], Any]
     scratch_floats: Mapping[str, Callable[..., int]]
     why_not: Callable[[Point], str | None]
-    fuses: Callable[[torch.Tensor, PagedCache, torch.Tensor], bool] = lambda q, cache, page_ids: True
+    fuses: Callable[[torch.Tensor, PagedCache, torch.Tensor, int], bool] = lambda *_: True
     caches_held: int = 1
     """Times a cache's bytes that a point takes: 1 in place, 2 when `prepare` makes a copy."""
 

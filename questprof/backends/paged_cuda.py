@@ -74,15 +74,11 @@ def _runs(kv_dtype: Any, summary_dtype: Any, head_dim: int, page_size: int, grou
     return refusal is None
 
 
-def _fuses(q: torch.Tensor, cache: PagedCache, page_ids: torch.Tensor) -> bool:
+def _fuses(q: torch.Tensor, cache: PagedCache, page_ids: torch.Tensor, most_selected: int) -> bool:
     """Whether CUDA runs here, and a split of `select_attend` has room for its pages."""
     from questprof_kernels import cuda_stages
 
-    if not _runs_cache(cache, q.shape[1]):
-        return False
-    plan = cuda_stages.attend_plan(q, cache, page_ids)
-    most = min(cache.max_pages, page_ids.shape[1])  # of one request
-    return bool(-(-most // plan.num_splits) < cuda_stages.SELECTED_AT_MOST)
+    return _runs_cache(cache, q.shape[1]) and cuda_stages.fuses(q, cache, page_ids, most_selected)
 
 
 def _attend_scratch_floats(q: torch.Tensor, cache: PagedCache, page_ids: torch.Tensor) -> int:

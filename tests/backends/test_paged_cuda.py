@@ -40,7 +40,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def launcher(name: str) -> Callable[..., None]:
-        return lambda *_: names.append(name)
+        return lambda *_, **__: names.append(name)
 
     monkeypatch.setattr(cuda_module, "is_available", lambda: True)
     for name in ("score", "select", "attend", "dense", FUSED):
@@ -92,7 +92,7 @@ def test_launches_scratch_and_record_follow_one_rule(point: Point, launched: lis
     sizes = backend.scratch_floats["attend"](q, cache, ids), backend.scratch_floats["dense"](q, cache)
     plans = cuda_stages.attend_plan(q, cache, ids), cuda_stages.dense_plan(q, cache)
     assert sizes == (tuple(plan.scratch_floats for plan in plans) if runs_cuda else (1, 2))
-    assert backend.fuses(q, cache, ids) == runs_cuda
+    assert backend.fuses(q, cache, ids, 4) == runs_cuda
 
 
 def test_an_append_is_never_cudas(launched: list[str]) -> None:
@@ -154,7 +154,7 @@ def test_what_fuses_is_what_the_launcher_takes(
         torch.empty(1, num_qo_heads),
         scratch,
     )
-    fuses = backend.fuses(q, cache, ids)
+    fuses = backend.fuses(q, cache, ids, num_selected)
     assert fuses == (num_qo_heads == 8 or num_selected < 2048)
     if fuses:
         backend.stages[FUSED](*arguments)

@@ -314,11 +314,17 @@ PATTERNS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+def unfilled_cache(num_pages: Sequence[int]) -> PagedCache:
+    """Requests of so many pages of 8 tokens, of one KV head, for `select`, which reads none of them."""
+    pool = PagePool(sum(num_pages), 1, 8, 64, torch.float16, device=DEVICE)
+    cache = PagedCache(pool, len(num_pages), sum(num_pages))
+    cache.extend([8 * pages for pages in num_pages])
+    return cache
+
+
 @pytest.mark.parametrize("num_pages", [1, 2, 33, 512, 2048, 8192, 20000, 65536])
 def test_selection_of_any_scores(num_pages: int) -> None:
-    pool = PagePool(num_pages, 1, 8, 64, torch.float16, device=DEVICE)
-    cache = PagedCache(pool, 1, num_pages)
-    cache.extend([8 * num_pages])
+    cache = unfilled_cache([num_pages])
     normal = torch.randn(2, num_pages, generator=torch.Generator().manual_seed(num_pages))
     counts = sorted({k for k in (1, 2, 16, 128, 700, num_pages - 1, num_pages) if 1 <= k <= num_pages})
     for name, pattern in PATTERNS.items():
@@ -345,8 +351,7 @@ def _order(scores: torch.Tensor, take_tail: bool) -> torch.Tensor:
 @pytest.mark.parametrize("num_warps", [4, 8, 16, 32])
 def test_selection_with_any_number_of_warps(num_warps: int) -> None:
     """Rows of unlike length that begin at any address, one of them empty."""
-    case = ONE.case((16 * 301, 0, 16 * 1000, 1, 77))
-    cache = case.cache
+    cache = unfilled_cache([301, 0, 1000, 1, 5])
     scores = torch.randn(3, cache.total_pages, generator=torch.Generator().manual_seed(12)).to(DEVICE)
     select_indptr = make_select_indptr(cache, 64)
     ids = torch.full((3, int(select_indptr[-1])), -1, dtype=torch.int32, device=DEVICE)

@@ -176,10 +176,10 @@ def test_a_program_of_append_writes_128_tokens_of_a_prefill_and_one_page_otherwi
         plan = plans.plan_append(num_kv_heads=32, page_size=page_size, batch_size=1, max_new_tokens=new)
         return plan.tile_slots, plan.run_pages, plan.num_warps, plan.grid[0]
 
-    assert runs(1) == (1, 1, 1, 1)
+    assert runs(1) == (1, 1, 4, 1)
     assert runs(128) == (16, 1, 4, 9)
-    assert runs(32768) == (16, 8, 4, 257)  # 2049 pages, the first and last in part
-    assert runs(32768, 128) == (16, 1, 4, 257)
+    assert runs(32768) == (16, 8, 1, 257)  # 2049 pages, the first and last in part
+    assert runs(32768, 128) == (16, 1, 1, 257)
     assert runs(32768, 1) == (1, 16, 1, 2049)
 
 
