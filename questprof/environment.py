@@ -58,19 +58,21 @@ def package_versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Commit of the checkout questprof runs from, `-dirty` when its code is changed.
+    """What QUESTPROF_COMMIT says; unset, the commit of the checkout questprof runs from, or ''.
 
-    Where git cannot tell, what QUESTPROF_COMMIT says (for images built from a checkout), or ''.
+    The variable is for copies of a checkout, whose own history may be old or missing. `-dirty` is added
+    where git sees that the code is changed.
     """
+    if told := os.environ.get("QUESTPROF_COMMIT"):
+        return told
     root = Path(__file__).resolve().parent.parent
-    unknown = os.environ.get("QUESTPROF_COMMIT", "")
     if not (root / ".git").exists():
-        return unknown
+        return ""
     try:
         head = _git(root, "rev-parse", "--short=12", "HEAD")
         dirty = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "questprof", "kernels")
     except (OSError, subprocess.SubprocessError):
-        return unknown
+        return ""
     return f"{head}-dirty" if dirty else head
 
 

@@ -51,3 +51,9 @@ def test_a_commit_outside_git_is_what_the_image_says(monkeypatch: pytest.MonkeyP
     assert environment.commit() == ""
     monkeypatch.setenv("QUESTPROF_COMMIT", "0123abc")
     assert environment.commit() == "0123abc"
+
+
+def test_what_the_image_says_goes_before_a_history_that_may_be_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_git", lambda *_: pytest.fail("git was asked"))
+    monkeypatch.setenv("QUESTPROF_COMMIT", "0123abc")
+    assert environment.commit() == "0123abc"
