@@ -26,7 +26,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
-LANES = 16  # fp32 numbers of a vector, and tokens of one softmax step
+LANES = 16  # fp32 numbers of a vector, and tokens of one softmax step of dense
+TILE = 64  # tokens of one softmax step of attend: several pages, whose first lines are asked for together
+MEMORY_PAGE = 4096  # bytes; hardware prefetchers stop at its end
 CHUNK = 64  # head_dim is a multiple of it
 ONE, TWO, FOUR = (0,), (0, 0), (0, 0, 0, 0)  # counts that compiled code knows, as lengths of tuples
 ROWS = TWO  # tokens multiplied side by side; more make the prefetches less regular
@@ -211,14 +213,14 @@ def _dot_rows(typing, q, q_at, k, rows, here, ahead, head_dim, heads):
 def _add_rows(typing, acc, acc_at, weights, w, v, rows, here, ahead, head_dim, count, heads):
     """Add len(count) rows of v, times weights[w:], to the sums of len(heads) heads at acc[acc_at:].
 
-    A head's weights are LANES after the last one's, its sum head_dim after.
+    A head's weights are TILE after the last one's, its sum head_dim after.
     """
 
     def codegen(context, builder, signature, args):
         acc, acc_at, weights, w, v, rows, here, ahead, head_dim, *_ = args
         lanes = _Vectors(context, builder, signature, args)
         here, later = lanes.rows_at(rows, here, count.count), lanes.rows_at(rows, ahead, count.count)
-        places = [[_I64(LANES * head + row) for row in range(count.count)] for head in range(heads.count)]
+        places = [[_I64(TILE * head + row) for row in range(count.count)] for head in range(heads.count)]
         factors = [
             [lanes.broadcast(lanes.number(weights, builder.add(w, place))) for place in row] for row in places
         ]
@@ -298,6 +300,17 @@ def _row_bounds(typing, q, q_at, rows, data, at, ahead, head_dim, bounds, b, hea
 
     i = types.intp
     return types.void(q, i, rows, data, i, i, i, bounds, i, heads, vectors), codegen
+
+
+@intrinsic
+def _prefetch(typing, array, index):
+    """Ask for the cache line of array[index]."""
+
+    def codegen(context, builder, signature, args):
+        _Vectors(context, builder, signature, args).prefetch(*args)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
 
 
 @intrinsic
@@ -409,21 +422,29 @@ def _exp2(x):
 
 
 @_jit()
-def _fill_rows(rows, at, ids, ids_at, i, slot, stop, r, cached, shape):
-    """Put the offsets in K and V of the next LANES tokens of request r's pages i..stop into rows[at:].
+def _fill_rows(rows, at, ids, ids_at, offset, i, slot, stop, r, cached, shape):
+    """Put the places in K and V of the next len(rows) / 2 tokens of request r's pages i..stop into rows[at:].
 
     Pages are ids[ids_at + i], or i itself where ids_at < 0; `slot` is page i's first token still to come.
     Returns (tokens found, i, slot) to go on from. Places past the last token repeat it, to be safe to read.
+
+    Listed pages lie anywhere: each costs a walk of the page tables and starts the hardware prefetcher anew.
+    Both begin here, a tile early, with the first line of every MEMORY_PAGE of the KV head at `offset`.
     """
-    _, _, block_table, kv_indptr, last_page_len = cached
+    k, v, block_table, kv_indptr, last_page_len = cached
     num_heads, page_size, head_dim = shape
+    tile = len(rows) // 2
     first, last = np.int64(kv_indptr[r]), np.int64(kv_indptr[r + 1])
     count = np.int64(0)
-    while count < LANES and i < stop:
+    while count < tile and i < stop:
         logical = i if ids_at < 0 else np.int64(ids[ids_at + i])
         page_len = np.int64(last_page_len[r]) if first + logical + 1 == last else page_size
-        taken = min(page_len - slot, LANES - count)
+        taken = min(page_len - slot, tile - count)
         row = (np.int64(block_table[first + logical]) * num_heads * page_size + slot) * head_dim
+        if ids_at >= 0:
+            for place in range(row + offset, row + offset + taken * head_dim, MEMORY_PAGE // k.itemsize):
+                _prefetch(k, place)
+                _prefetch(v, place)
         for t in range(taken):
             rows[at + count + t] = row + t * head_dim
         count += taken
@@ -432,17 +453,22 @@ def _fill_rows(rows, at, ids, ids_at, i, slot, stop, r, cached, shape):
             i += 1
             slot = np.int64(0)
     if count > 0:
-        for t in range(count, LANES):
+        for t in range(count, tile):
             rows[at + t] = rows[at + count - 1]
     return count, i, slot
 
 
 @_jit(fastmath=FAST)
-def _soften(weights, w, acc, acc_at, head_dim, state):
-    """Logits weights[w : w + LANES] of one head become weights; its maximum, sum and acc follow."""
+def _soften(weights, w, stop, acc, acc_at, head_dim, state):
+    """Logits weights[w:stop] of one head become weights; its maximum, sum and acc follow.
+
+    stop - w is a multiple of LANES.
+    """
     old = acc[state]
-    top = _largest(weights, w)
-    top = top if top > old else old
+    top = old
+    for start in range(w, stop, LANES):
+        part = _largest(weights, start)
+        top = part if part > top else top
     shift = top if top > -np.inf else np.float32(0.0)
     if top > old:
         shrink = _exp2(old - shift)
@@ -451,16 +477,17 @@ def _soften(weights, w, acc, acc_at, head_dim, state):
         acc[state] = top
         acc[state + 1] *= shrink
     total = np.float32(0.0)
-    for t in range(LANES):
-        weight = _exp2(weights[w + t] - shift)
-        weights[w + t] = weight
-        total += weight
+    for start in range(w, stop, LANES):
+        for t in range(LANES):
+            weight = _exp2(weights[start + t] - shift)
+            weights[start + t] = weight
+            total += weight
     acc[state + 1] += total
 
 
 @_jit(fastmath=FAST)
 def _attend_rows(q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, acc_at, state, heads):
-    """One step of the online softmax (equation (6)): `count` <= LANES tokens, len(heads) heads of one group.
+    """One step of the online softmax (equation (6)): `count` <= TILE tokens, len(heads) heads of one group.
 
     `here`: (their place in rows, offset of the KV head in a page); `ahead`: the same of the rows to prefetch.
     Sums of V grow at acc[acc_at:], running maxima and sums of weights at acc[state:].
@@ -473,11 +500,13 @@ def _attend_rows(q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, 
         dots = _dot_rows(q, q_at, k, rows, (at + t, offset), (next_at + t, next_offset), head_dim, heads)
         for h in range(len(heads)):
             for j in range(num_rows):
-                weights[h * LANES + t + j] = dots[h * num_rows + j]
+                weights[h * TILE + t + j] = dots[h * num_rows + j]
+    padded = (count + LANES - 1) // LANES * LANES
     for h in range(len(heads)):
-        for t in range(count, LANES):
-            weights[h * LANES + t] = -np.inf
-        _soften(weights, h * LANES, acc, acc_at + h * head_dim, head_dim, state + 2 * h)
+        w = h * TILE
+        for t in range(count, padded):
+            weights[w + t] = -np.inf
+        _soften(weights, w, w + padded, acc, acc_at + h * head_dim, head_dim, state + 2 * h)
     t = np.int64(0)
     while t + num_rows <= count:
         place, later = (at + t, offset), (next_at + t, next_offset)
@@ -493,18 +522,20 @@ def _attend_rows(q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, 
 def _attend_pages(q, heads, group_size, ids, ids_at, span, r, cached, shape, acc, row, states, work):
     """Query heads heads[0]..heads[1] of request r over its pages span[0]..span[1], into partials `row` on.
 
-    Tile by tile of LANES tokens, all heads in turn, so that pages are read in the order in which they lie;
-    while some heads work, the rows of the next, or of the first in the next tile, are prefetched.
+    Tile by tile, all heads in turn, so that pages are read in the order in which they lie; while some heads
+    work, the rows of the next, or of the first in the next tile, are prefetched. `work`: (places of the
+    tokens of two tiles, weights of one).
     """
     kv = cached[0], cached[1]
     head_dim, stride = shape[2], shape[1] * shape[2]
     rows, weights = work
+    offset = heads[0] // group_size * stride
     i, stop = span
     at, slot = np.int64(0), np.int64(0)  # a literal 0 would make numba compile _fill_rows twice
-    count, i, slot = _fill_rows(rows, at, ids, ids_at, i, slot, stop, r, cached, shape)
+    count, i, slot = _fill_rows(rows, at, ids, ids_at, offset, i, slot, stop, r, cached, shape)
     while count > 0:
-        other = LANES - at
-        later, i, slot = _fill_rows(rows, other, ids, ids_at, i, slot, stop, r, cached, shape)
+        other = len(rows) // 2 - at
+        later, i, slot = _fill_rows(rows, other, ids, ids_at, offset, i, slot, stop, r, cached, shape)
         head = heads[0]
         while head < heads[1]:
             kv_head = head // group_size
@@ -515,7 +546,7 @@ def _attend_pages(q, heads, group_size, ids, ids_at, span, r, cached, shape, acc
             if following < heads[1]:
                 ahead = at, following // group_size * stride
             elif later > 0:
-                ahead = other, heads[0] // group_size * stride
+                ahead = other, offset
             q_at, place = (head - heads[0]) * head_dim, row + head - heads[0]
             acc_at, state = place * head_dim, states + 2 * place
             if joint:
@@ -537,7 +568,8 @@ def _attend_unit(unit, q, q_strides, pages, cached, shape, group_size, scale, nu
     batch_size, num_qo_heads, head_dim = len(indptr) - 1, shape[0] * group_size, shape[2]
     states = batch_size * num_splits * num_qo_heads * head_dim
     split, head = unit % num_splits, unit // num_splits * num_heads
-    work = np.empty(2 * LANES, np.int64), np.empty(len(HEADS) * LANES, np.float32)
+    tile = TILE if ids_stride >= 0 else LANES
+    work = np.empty(2 * tile, np.int64), np.empty(len(HEADS) * TILE, np.float32)
     scaled_q = np.empty(num_heads * head_dim, np.float32)
     for r in range(batch_size):
         row = (r * num_splits + split) * num_qo_heads + head

@@ -336,7 +336,10 @@ def _launch(
     *,
     dependent: bool = False,
 ) -> None:
-    """Launch; blocks may wait for one another only where all of them are resident at once."""
+    """Launch; blocks wait for one another only where the device holds all of them at once.
+
+    That leaves one case unchecked: another kernel that keeps multiprocessors until this one ends.
+    """
     splits, programs, requests = plan.grid
     resident = splits * programs * requests <= kernel.blocks_per_sm * cache.pool.num_workers
     arguments.blocks_stay = resident and splits <= MOST_WAITING_SPLITS

@@ -466,6 +466,19 @@ def test_attend_over_every_page_equals_dense(dtype: str) -> None:
     check_attention(full, attended, oracle, "dense beside attend")
 
 
+@pytest.mark.parametrize("page_size", [3, 16, 128])
+def test_attend_where_its_tiles_end(page_size: int) -> None:
+    tile = cpu_device.TILE
+    lengths = [tile - 1, tile, tile + 1, tile + cpu_device.LANES, 2 * tile - 1, 2 * tile, 3 * tile + 1]
+    case = make_cache(lengths, page_size, 1, 64, FP32, seed=35, append=cpu.append)
+    q = make_q(case, 2, 36)
+    select_indptr = make_select_indptr(case.cache, 1000)
+    page_ids = make_page_ids(case.cache, 2, select_indptr, 37, ascending=False)
+    got = run_attend(case, q, page_ids, select_indptr)
+    eager = eager_attend(case, q, page_ids, select_indptr)
+    check_attention(got, eager, reference.attend(q, case.cache, page_ids, select_indptr), "attend")
+
+
 @pytest.mark.parametrize("num_workers", [1, 2, 7, 64])
 def test_any_number_of_splits(num_workers: int, layout: str) -> None:
     case = hostile("fp32", 3, 2, 64, num_workers=num_workers, summary_layout=layout)
