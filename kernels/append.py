@@ -206,6 +206,7 @@ def append_plan(keys: torch.Tensor, cache: PagedCache, **overrides: int) -> Appe
         batch_size=cache.batch_size,
         max_new_tokens=ceil_div(keys.shape[0], max(1, cache.batch_size)),
         max_pages=cache.max_pages,
+        transposed=cache.pool.summary.layout == "transposed",
         **overrides,
     )
 

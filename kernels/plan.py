@@ -325,14 +325,16 @@ def plan_append(
     batch_size: int,
     max_new_tokens: int,
     max_pages: int = 0,
+    transposed: bool = False,
     tile_slots: int = 0,
     run_pages: int = 0,
     num_warps: int = 0,
 ) -> AppendPlan:
     """Plan `append`: one program per run of pages that new tokens can touch, `max_pages` (above 0) at most.
 
-    A run is one page for a few new tokens, RUN_TOKENS of a prefill. `tile_slots`, `run_pages` and `num_warps`
-    above 0 override what the plan would choose.
+    A run is one page for a few new tokens, RUN_TOKENS of a prefill. `transposed`: the boxes of a run gather
+    in registers, too many for one warp. `tile_slots`, `run_pages` and `num_warps` above 0 override what the
+    plan would choose.
     """
     pages = 1 + ceil_div(max(0, max_new_tokens - 1), page_size)
     pages = min(pages, max_pages or pages)
@@ -340,5 +342,6 @@ def plan_append(
     prefill = max_new_tokens > RUN_TOKENS
     run_pages = run_pages or (max(1, min(16, RUN_TOKENS // next_power_of_2(page_size))) if prefill else 1)
     runs = ceil_div(pages + run_pages - 1, run_pages)  # the first may begin before the first touched page
-    num_warps = num_warps or (1 if prefill else 4)  # one warp finds a page's min and max without a barrier
+    if not num_warps:  # one warp finds a page's min and max without a barrier
+        num_warps = (2 if transposed else 1) if prefill else 4
     return AppendPlan(tile_slots, run_pages, num_warps, (runs, num_kv_heads, max(1, batch_size)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import statistics
@@ -28,6 +29,10 @@ from questprof.units import format_bytes
 from questprof.workload import cache_bytes
 
 Device = Literal["cpu", "cuda"]
+
+
+BUSY_SHARE = 0.75
+"""Of the threads: a load average from there on is worth a warning."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ def plan_outputs(
     if output.exists() and not (force or resume):
         raise output_exists(output)
     if html:
-        if html.exists() and not force:
+        if html.exists() and not (force or resume):
             raise output_exists(html)
         check_writable(html)
     return Outputs(output, html, force, resume)
@@ -104,6 +109,8 @@ def run_sweep(
     """Measure every block and return the profile, which is on disk record by record."""
     environment = capture(device)
     console.print(_opening(environment), highlight=False)
+    if busy := _busy(environment):
+        console.print(f"warning: {busy}", highlight=False)
     _refuse_hopeless(blocks, device)
     weights = [_weight(block) for block in blocks]
     with ProfileWriter(outputs.profile, force=outputs.force, resume=outputs.resume) as writer:
@@ -175,6 +182,19 @@ def _opening(environment: Environment) -> str:
         f"{kind}{environment.device_name}, {environment.num_workers} "
         f"{'threads' if environment.device == 'cpu' else 'SMs'}, "
         f"last-level cache {format_bytes(cache) if cache else 'unknown'}"
+    )
+
+
+def _busy(environment: Environment) -> str:
+    """What a CPU's load average says of other work, '' when there is little."""
+    if environment.device != "cpu" or not hasattr(os, "getloadavg"):
+        return ""
+    load = os.getloadavg()[0]
+    if load < BUSY_SHARE * environment.num_workers:
+        return ""
+    return (
+        f"other work ran in the last minute (load average {load:.1f}, {environment.num_workers} threads); "
+        "beside it every figure is too high: repeat on an idle machine"
     )
 
 

@@ -148,7 +148,7 @@ def read_profile(path: Path, *, skip_corrupt: bool = False) -> Profile:
             raise QuestprofError(
                 f"{path}, line {number} is corrupt",
                 str(outcome),
-                "Restore the file, or read the rest with --skip-corrupt.",
+                "Restore the file, or read the rest with `questprof report --skip-corrupt`.",
             )
     if torn:
         warnings.append(

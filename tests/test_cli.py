@@ -178,6 +178,15 @@ def test_every_kind_of_point_in_one_profile(tmp_path: Path) -> None:
     assert len(read_profile(tmp_path / "one.jsonl").records) == 12
 
 
+def test_a_resumed_sweep_writes_its_page_again(tmp_path: Path) -> None:
+    run(SMALL + " -o p.jsonl --html p.html", tmp_path)
+    first = (tmp_path / "p.html").read_text()
+    (tmp_path / "p.html").write_text("half a page")
+    again = run(SMALL + " -o p.jsonl --html p.html --resume", tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert len((tmp_path / "p.html").read_text()) > len(first) // 2
+
+
 def test_resume_measures_only_what_is_missing(tmp_path: Path) -> None:
     first = run(SMALL.replace("512,1k", "512") + " -o p.jsonl --json", tmp_path)
     assert first.returncode == Exit.OK, first.stderr

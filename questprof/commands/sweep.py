@@ -103,7 +103,7 @@ def _conclude(profile: Profile, grid: Grid, outputs: Outputs, json: bool) -> Non
 
     _print_json(profile, outputs) if json else _print_closing(profile, grid)
     if outputs.page:
-        write_report([profile], outputs.page, "inline", outputs.force)
+        write_report([profile], outputs.page, "inline", outputs.force or outputs.resume)
     if not json:
         for path in filter(None, (outputs.profile, outputs.page)):
             print(path)

@@ -120,7 +120,11 @@ def select_job(max_pages: int, take_tail: bool) -> Job:
 def append_job(shape: str, dtype: str, page_size: int, layout: str, new_tokens: int = 1) -> Job:
     _, kv_heads, head_dim = SHAPES[shape]
     plan = plans.plan_append(
-        num_kv_heads=kv_heads, page_size=page_size, batch_size=1, max_new_tokens=new_tokens
+        num_kv_heads=kv_heads,
+        page_size=page_size,
+        batch_size=1,
+        max_new_tokens=new_tokens,
+        transposed=layout == "transposed",
     )
     constants = append.constants(
         plan, num_kv_heads=kv_heads, page_size=page_size, head_dim=head_dim, layout=layout

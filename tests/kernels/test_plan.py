@@ -181,6 +181,10 @@ def test_a_program_of_append_writes_128_tokens_of_a_prefill_and_one_page_otherwi
     assert runs(32768) == (16, 8, 1, 257)  # 2049 pages, the first and last in part
     assert runs(32768, 128) == (16, 1, 1, 257)
     assert runs(32768, 1) == (1, 16, 1, 2049)
+    gathering = plans.plan_append(
+        num_kv_heads=32, page_size=16, batch_size=1, max_new_tokens=32768, transposed=True
+    )
+    assert (gathering.run_pages, gathering.num_warps) == (8, 2)
 
 
 def test_blocks_of_a_transposed_summary() -> None:
