@@ -222,11 +222,12 @@ class Header(Struct, frozen=True):
 
 
 class Profile(Struct, frozen=True):
-    """A profile in memory: the header, its records, and what reading it had to say."""
+    """A profile in memory: the header, its records, what reading it had to say, and its file's name."""
 
     header: Header
     records: tuple[Record, ...] = ()
     warnings: tuple[str, ...] = ()
+    name: str = ""
 
 
 def canonical_json(value: Struct) -> bytes:

@@ -127,7 +127,7 @@ def run_sweep(
                     writer.append(record)
                     records.append(record)
                 display.advance(weight, Profile(header, tuple(records)))
-    return Profile(header, tuple(records))
+    return Profile(header, tuple(records), name=outputs.profile.name)
 
 
 def _refuse_hopeless(blocks: Sequence[Block], device: Device) -> None:
@@ -137,7 +137,7 @@ def _refuse_hopeless(blocks: Sequence[Block], device: Device) -> None:
         raise QuestprofError(
             "nothing of this grid can be measured",
             "; ".join(dict.fromkeys(reason for reasons in refused for reason in reasons.values())),
-            "Choose another dtype, head_dim or shape; `questprof formula` still answers in bytes.",
+            "Choose another backend, dtype, head_dim or shape; `questprof formula` still answers in bytes.",
         )
 
 

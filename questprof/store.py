@@ -154,7 +154,7 @@ def read_profile(path: Path, *, skip_corrupt: bool = False) -> Profile:
         warnings.append(
             f"{path}: the last line is torn (the run was killed while writing it) and is left out"
         )
-    return Profile(header, tuple(records), tuple(warnings))
+    return Profile(header, tuple(records), tuple(warnings), path.name)
 
 
 def output_exists(path: Path) -> QuestprofError:

@@ -112,6 +112,7 @@ def _part(profile: Profile, number: int) -> dict[str, Any]:
         "device_name": env.device_name,
         "num_workers": env.num_workers,
         "started_at": profile.header.started_at,
+        "name": profile.name,
         "sections": sections,
         "verdicts": [verdict for _, _, block in sections for verdict in block.verdicts],
     }

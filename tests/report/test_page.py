@@ -206,6 +206,15 @@ def test_gqa_gives_one_sentence_and_two_figures(parse):
     assert select[0]["data-setting"] == "Heads of a group pick"
 
 
+def test_the_contents_name_the_files_that_profiles_were_read_from(parse):
+    """The first name is one that a page must not take for markup."""
+    named = [replace(profile(), name=name) for name in ("<a>.jsonl", "second.jsonl")]
+    text = render(named)
+    assert "&lt;a&gt;.jsonl: " in text
+    assert "second.jsonl: " in text
+    assert "<a>" not in text
+
+
 def test_several_profiles_get_contents_and_sections_of_their_own(parse):
     page = parse(render([profile(*two_baselines()), profile(*two_baselines(env=CPU), env=CPU)]))
     links = [attrs["href"] for attrs, _ in page.all("a") if attrs["href"].startswith("#p")]
