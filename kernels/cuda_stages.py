@@ -6,10 +6,9 @@ for fp16 and bf16, head_dim 64 and 128, at most 8 query heads a group, pages of 
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from questprof_kernels.arguments import check_cache, check_outputs, check_queries, check_rows, check_tensor
+from questprof_kernels.cuda_arguments import AttentionArguments, ScoreArguments, SelectArguments
 from questprof_kernels.cuda_module import Kernel, load_kernel
 from questprof_kernels.paged_cache import PagedCache
 from questprof_kernels.plan import BlockPlan, ceil_div, next_power_of_2, plan_blocks
@@ -42,43 +41,6 @@ def why_not(
     return None
 
 
-class _ScoreArguments(ctypes.Structure):
-    _fields_ = (
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("q", "summary", "table", "kv_indptr", "summary_indptr", "scores")
-        ),
-        *((name, ctypes.c_longlong) for name in ("q_batch_stride", "q_head_stride", "scores_stride")),
-        ("num_pool_pages", ctypes.c_int),
-        ("table_size", ctypes.c_int),
-    )
-
-
-class _SelectArguments(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("scores", "kv_indptr", "select_indptr", "page_ids")),
-        ("scores_stride", ctypes.c_longlong),
-        ("page_ids_stride", ctypes.c_longlong),
-        ("num_columns", ctypes.c_int),
-        ("take_tail", ctypes.c_int),
-    )
-
-
-class _AttentionArguments(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "block_table", "kv_indptr", "last_page_len")),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("page_ids", "select_indptr", "out", "lse", "scratch", "scores")
-        ),
-        *((name, ctypes.c_longlong) for name in ("q_batch_stride", "q_head_stride")),
-        *((name, ctypes.c_longlong) for name in ("out_batch_stride", "out_head_stride")),
-        *((name, ctypes.c_longlong) for name in ("page_ids_stride", "scores_stride")),
-        ("scale_log2", ctypes.c_float),
-        *((name, ctypes.c_int) for name in ("num_kv_heads", "take_tail", "blocks_stay")),
-    )
-
-
 def score(q: torch.Tensor, cache: PagedCache, scores: torch.Tensor) -> None:
     """Write U_p of equation (3), unscaled, of each (query head, logical page), as the Triton launcher does.
 
@@ -90,7 +52,7 @@ def score(q: torch.Tensor, cache: PagedCache, scores: torch.Tensor) -> None:
     pool = cache.pool
     transposed = pool.summary.layout == "transposed"
     table = cache.summary_table if transposed else cache.block_table
-    arguments = _ScoreArguments(
+    arguments = ScoreArguments(
         q.data_ptr(),
         pool.summary.data.data_ptr(),
         table.data_ptr(),
@@ -129,7 +91,7 @@ def select(
     check_rows("scores", scores, scores.shape[0], cache.total_pages, torch.float32, device)
     check_tensor("select_indptr", select_indptr, (cache.batch_size + 1,), torch.int32, device)
     check_rows("page_ids", page_ids, scores.shape[0], 0, torch.int32, device)
-    arguments = _SelectArguments(
+    arguments = SelectArguments(
         scores.data_ptr(),
         cache.kv_indptr.data_ptr(),
         select_indptr.data_ptr(),
@@ -302,14 +264,14 @@ def _attention_arguments(
     scratch: torch.Tensor,
     softmax_scale: float | None,
     plan: BlockPlan,
-) -> _AttentionArguments:
+) -> AttentionArguments:
     check_queries(q, cache)
     check_outputs(q, out, lse, scratch, plan.scratch_floats)
     _check_rows_aligned("q", q)
     _check_rows_aligned("out", out)
     pool = cache.pool
     scale = pool.head_dim**-0.5 if softmax_scale is None else softmax_scale
-    return _AttentionArguments(
+    return AttentionArguments(
         q=q.data_ptr(),
         k=pool.k.data_ptr(),
         v=pool.v.data_ptr(),
@@ -331,7 +293,7 @@ def _attention_arguments(
 def _launch(
     kernel: Kernel,
     plan: BlockPlan,
-    arguments: _AttentionArguments,
+    arguments: AttentionArguments,
     cache: PagedCache,
     *,
     dependent: bool = False,

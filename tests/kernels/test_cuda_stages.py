@@ -11,7 +11,7 @@ import torch
 from cuda_launch import Launch, bare_cache, bare_tensors, launch_all, record, scratch_of
 from hypothesis import given
 from hypothesis import strategies as st
-from questprof_kernels import cuda_stages
+from questprof_kernels import cuda_arguments, cuda_stages
 from questprof_kernels.cuda_module import FOLDER
 from questprof_kernels.plan import MAX_SPLITS, BlockPlan, ceil_div, plan_blocks
 
@@ -230,15 +230,15 @@ def differences(python: type[ctypes.Structure], text: str, struct: str) -> list[
 
 
 STRUCTS = [
-    ("_ScoreArguments", "score.cu", "ScoreArguments"),
-    ("_SelectArguments", "select.cu", "SelectArguments"),
-    ("_AttentionArguments", "attention.cuh", "AttentionArguments"),
+    ("score.cu", "ScoreArguments"),
+    ("select.cu", "SelectArguments"),
+    ("attention.cuh", "AttentionArguments"),
 ]
 
 
-@pytest.mark.parametrize(("ours", "file", "struct"), STRUCTS)
-def test_argument_structures_are_those_of_the_kernels(ours: str, file: str, struct: str) -> None:
-    assert differences(getattr(cuda_stages, ours), (FOLDER / file).read_text(), struct) == []
+@pytest.mark.parametrize(("file", "struct"), STRUCTS)
+def test_argument_structures_are_those_of_the_kernels(file: str, struct: str) -> None:
+    assert differences(getattr(cuda_arguments, struct), (FOLDER / file).read_text(), struct) == []
 
 
 @pytest.mark.parametrize(
@@ -254,4 +254,4 @@ def test_a_structure_that_differs_is_found(written: str, instead: str) -> None:
     text = (FOLDER / "attention.cuh").read_text()
     assert written in text
     changed = text.replace(written, instead, 1)
-    assert differences(cuda_stages._AttentionArguments, changed, "AttentionArguments")
+    assert differences(cuda_arguments.AttentionArguments, changed, "AttentionArguments")
