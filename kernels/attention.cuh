@@ -235,10 +235,8 @@ __device__ __forceinline__ void finish(MergeMemory& memory, State& state, const 
             post(mine + HEAD_DIM + 1, sum.total, tag);
         }
     }
-    int first = 0, count = OUTPUTS;
     if (arg.blocks_stay) {
-        count = (OUTPUTS + share.active - 1) / share.active;
-        first = split * count;
+        int count = (OUTPUTS + share.active - 1) / share.active, first = split * count;
         __syncthreads();
         float* acc = &memory.acc[0][0][0];
         for (int i = threadIdx.x; i < count * share.active; i += BLOCK) {

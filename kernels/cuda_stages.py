@@ -7,13 +7,20 @@ for fp16 and bf16, head_dim 64 and 128, at most 8 query heads a group, pages of 
 from __future__ import annotations
 
 import torch
-from questprof_kernels.arguments import check_cache, check_outputs, check_queries, check_rows, check_tensor
+from questprof_kernels.arguments import (
+    HEAD_DIMS,
+    check_cache,
+    check_outputs,
+    check_queries,
+    check_rows,
+    check_tensor,
+)
 from questprof_kernels.cuda_arguments import AttentionArguments, ScoreArguments, SelectArguments
 from questprof_kernels.cuda_module import Kernel, load_kernel
 from questprof_kernels.paged_cache import PagedCache
 from questprof_kernels.plan import BlockPlan, ceil_div, next_power_of_2, plan_blocks
+from questprof_kernels.softmax import LOG2_E
 
-LOG2_E = 1.4426950408889634
 LARGEST_GROUP = 8
 PAIRED_WARPS = 2
 PAIRED_TILE = 8  # pages a warp scores
@@ -32,7 +39,7 @@ def why_not(
     """Why these stages cannot run on such a cache, or None."""
     if kv_dtype not in (torch.float16, torch.bfloat16) or summary_dtype != kv_dtype:
         return f"no CUDA stage for {kv_dtype} with a summary in {summary_dtype}"
-    if head_dim not in (64, 128):
+    if head_dim not in HEAD_DIMS:
         return f"no CUDA stage for head_dim {head_dim}"
     if page_size != 8 and page_size % 16:
         return f"no CUDA stage for page_size {page_size}"

@@ -151,7 +151,7 @@ class BlockPlan:
         )
 
     def active_splits(self, num_pages: int) -> int:
-        """Splits of a request with `num_pages` pages to attend that work; all but one post a partial."""
+        """Splits that work on a request with `num_pages` to attend; of several, each posts a partial."""
         return max(1, min(self.num_splits, num_pages))
 
 

@@ -13,16 +13,15 @@ between `append`, which writes the same few pages again, and `append_cold`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from questprof import ledger
-from questprof.backends import Backend, guarded
+from questprof.backends import Backend
 from questprof.environment import available_bytes
 from questprof.model import Point
-from questprof.policies import Bound, Outputs, Step
+from questprof.policies import Bound, Outputs, Step, launcher
 from questprof.timing import Candidate, Executor
 from questprof.units import dtype_bytes
 from questprof.workload import USABLE_SHARE, cache_bytes, make_pool, new_tokens
@@ -124,7 +123,7 @@ def _appending(
 ) -> Bound:
     """`cache` grown by `counts` tokens, with the step that writes them; `bound` lends query and output."""
     keys, values, new_indptr = _grow(cache, counts, seed)
-    launch = partial(_launch, backend, stage, cache, keys, values, new_indptr)
+    launch = launcher(backend, stage, cache, keys, values, new_indptr)
     outputs = Outputs(bound.outputs.out, None, appended=(keys, values), new_tokens=tuple(counts))
     return Bound(cache, bound.q, bound.take_tail, outputs, (Step(name, launch, like=stage),))
 
@@ -143,10 +142,6 @@ def _select_cold(point: Point, backend: Backend, executor: Executor, bound: Boun
         outputs = Outputs(bound.outputs.out, None, scores.clone(), torch.zeros_like(ids), indptr)
         assert outputs.scores is not None
         arguments = (outputs.scores, bound.cache, indptr, outputs.page_ids, bound.take_tail)
-        step = Step("select_cold", partial(_launch, backend, "select", *arguments), like="select")
+        step = Step("select_cold", launcher(backend, "select", *arguments), like="select")
         rotation.append(Bound(bound.cache, bound.q, bound.take_tail, outputs, (step,)))
     return Candidate(tuple(rotation), {"select_cold": touched}, {})
-
-
-def _launch(backend: Backend, stage: str, *arguments: object) -> None:
-    guarded(backend, stage, *arguments)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from msgspec.structs import replace
 
@@ -294,8 +294,8 @@ def default_layout(shape: Shape, device: str) -> SummaryLayout:
     the layout, and a CPU reads such short rows slowly. See `profiles/NOTES.md`.
     """
     halves = shape.group_size == 1 and dtype_bytes(shape.effective_summary_dtype) == 2
-    layouts: dict[bool, SummaryLayout] = {True: get_args(SummaryLayout)[1], False: get_args(SummaryLayout)[0]}
-    return layouts[device == "cuda" and halves]
+    paired, transposed = CHOICES["summary layout"]
+    return cast(SummaryLayout, transposed if device == "cuda" and halves else paired)
 
 
 def _by_keys(data: Sequence[Data], shape: Shape) -> list[tuple[Data, ...]]:

@@ -135,7 +135,7 @@ def _quest(
     most = max(num_selected)
     options: dict[str, dict[str, Any]] = {FUSED: {"most_selected": most}}
     step = {
-        stage: Step(stage, partial(_launch, backend, stage, launches[stage], **options.get(stage, {})))
+        stage: Step(stage, launcher(backend, stage, *launches[stage], **options.get(stage, {})))
         for stage in launches
     }
     steps = tuple(step[stage] for stage in QUEST_STAGES)
@@ -151,8 +151,13 @@ POLICIES: dict[str, Callable[[Backend, PagedCache, torch.Tensor, tuple[int, ...]
 }
 
 
-def _launch(backend: Backend, stage: str, arguments: tuple[Any, ...], **options: Any) -> None:
-    guarded(backend, stage, *arguments, **options)
+def launcher(backend: Backend, stage: str, *arguments: Any, **options: Any) -> Callable[[], None]:
+    """A launch of `stage` with its tensors bound, which returns nothing."""
+
+    def launch() -> None:
+        guarded(backend, stage, *arguments, **options)
+
+    return launch
 
 
 def _append_step(backend: Backend, stage: str, cache: PagedCache) -> tuple[Step, ...]:
@@ -164,7 +169,7 @@ def _append_step(backend: Backend, stage: str, cache: PagedCache) -> tuple[Step,
     counts = [min(1, length) for length in cache.seq_lens]
     keys, values = newest_tokens(cache, counts)
     new_indptr = torch.tensor([0, *counts]).cumsum(0).to(torch.int32).to(cache.pool.device)
-    return (Step(stage, partial(_launch, backend, stage, (cache, keys, values, new_indptr))),)
+    return (Step(stage, launcher(backend, stage, cache, keys, values, new_indptr)),)
 
 
 def newest_tokens(cache: PagedCache, counts: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from questprof_kernels import cuda_arguments, cuda_stages
 from questprof_kernels.cuda_module import FOLDER
-from questprof_kernels.plan import MAX_SPLITS, BlockPlan, ceil_div, plan_blocks
+from questprof_kernels.plan import MAX_SPLITS, SUMMARY_BLOCK_PAGES, BlockPlan, ceil_div, plan_blocks
 
 WORKERS = 132  # of an H200
 HALF, BF16 = torch.float16, torch.bfloat16
@@ -255,3 +255,14 @@ def test_a_structure_that_differs_is_found(written: str, instead: str) -> None:
     assert written in text
     changed = text.replace(written, instead, 1)
     assert differences(cuda_arguments.AttentionArguments, changed, "AttentionArguments")
+
+
+@pytest.mark.parametrize(
+    ("file", "declared", "ours"),
+    [
+        ("attention.cuh", "constexpr int MOST_SPLITS", cuda_stages.MOST_WAITING_SPLITS),
+        ("score.cu", "constexpr int PAGES", SUMMARY_BLOCK_PAGES),
+    ],
+)
+def test_a_number_that_both_languages_hold_is_the_same(file: str, declared: str, ours: int) -> None:
+    assert str(ours) in re.findall(rf"{declared} = (\w+);", (FOLDER / file).read_text())
