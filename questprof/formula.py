@@ -11,9 +11,10 @@ from typing import Any, cast, get_args
 import msgspec
 from questprof_kernels.plan import ceil_div
 
+from questprof.counts import Entry
 from questprof.equations import EQUATIONS, picked_row_share, transposed_read_ratio
 from questprof.errors import QuestprofError
-from questprof.ledger import Entry, counted_bytes, entries, planned_tile, resident_bytes, stage_bytes
+from questprof.ledger import counted_bytes, entries, planned_tile, resident_bytes, stage_bytes
 from questprof.model import Point, Shape, SummaryLayout
 from questprof.units import KERNEL_DTYPES, dtype_bytes, format_bytes
 

@@ -12,9 +12,11 @@ from collections.abc import Iterable
 import msgspec
 from questprof_kernels.plan import SUMMARY_BLOCK_PAGES, summary_blocks
 
+from questprof.counts import ByteCount, Entry
 from questprof.errors import QuestprofError
 from questprof.ledger_case import Case, check_lengths, checked_case
-from questprof.model import ByteCount, Point, Struct, validate_shape
+from questprof.model import Point, validate_shape
+from questprof.structs import Struct
 from questprof.units import dtype_bytes
 
 INDEX_BYTES = 4
@@ -25,17 +27,6 @@ PARTIAL_BYTES = {"triton": 4, "cuda": 8, "cpu": 4}
 """A number that a split leaves, fp32; the CUDA variant's carries the number of its launch."""
 COUNTED = {"triton": "arrivals of the splits", "cuda": "launches", "cpu": ""}
 """What the counters of an attention stage count."""
-
-
-class Entry(Struct, frozen=True):
-    """One tensor of one stage. `in_eq12`: its reads are those that equation (12) counts."""
-
-    stage: str
-    tensor: str
-    read_bytes: int
-    write_bytes: int
-    in_eq12: bool
-    note: str
 
 
 class ResidentBytes(Struct, frozen=True):

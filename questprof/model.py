@@ -6,32 +6,28 @@ Raw samples are stored; medians, ratios and verdicts are derived elsewhere in pu
 
 from __future__ import annotations
 
-import hashlib
 import tomllib
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
+from questprof.counts import ByteCount, Calibration, Entry, Source, StageCount, UnmappedProof
 from questprof.errors import QuestprofError
+from questprof.structs import Struct, short_hash
 from questprof.units import DTYPE_BYTES
 
 SCHEMA_VERSION = 1
 
 Kind = Literal["sweep", "bytes", "amdahl", "recall", "eval", "cache"]
 Status = Literal["ok", "wrong", "oom", "unstable", "unavailable"]
-Source = Literal["ncu", "trace", "formula"]
 Data = Literal["independent", "shared", "constant", "ramp", "needle"]
 """What keys and queries are. Independent, shared: standard normal keys, and the queries of a group drawn
 independently or equal. The others choose the page scores: all equal, rising page by page, one page alone."""
 SummaryLayout = Literal["paired", "transposed"]
 PageOrder = Literal["shuffled", "sequential", "scattered"]
 """How a cache's pages follow each other in its pool; scattered: shuffled over a pool of `pool_bytes`."""
-
-
-class Struct(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Base of every stored struct."""
 
 
 class Shape(Struct, frozen=True):
@@ -125,11 +121,25 @@ class StageTiming(Struct, frozen=True):
     stop_reason: str
 
 
-class ByteCount(Struct, frozen=True):
-    """Bytes read and written by one launch of a stage."""
+class Clocks(Struct, frozen=True):
+    """What NVML said around the samples; what it does not tell is absent."""
 
-    read: int
-    write: int
+    reasons: tuple[str, ...] = ()
+    """Clock-event reasons other than idle that were seen during the loop."""
+    temperature_c: int | None = None
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    power_w: float | None = None
+    other_processes: int = 0
+    """Compute processes on the device beside this one."""
+
+
+class Energy(Struct, frozen=True):
+    """Energy of one stage from NVML's counter over seconds of repeated launches."""
+
+    joules: float
+    seconds: float
+    launches: int
 
 
 class Check(Struct, frozen=True):
@@ -169,6 +179,16 @@ class Record(Struct, frozen=True):
     """Raw samples per stage; a sample is the mean of launches_per_sample launches."""
     timing: dict[str, StageTiming] = {}
     bytes: dict[str, dict[Source, ByteCount]] = {}
+    ledger: tuple[Entry, ...] = ()
+    """Every tensor of every stage as predicted before the run; kind `bytes` only."""
+    counts: tuple[StageCount, ...] = ()
+    """What trace and hardware counted, beside the ledger; kind `bytes` only."""
+    unselected_bytes: int | None = None
+    """From a trace: distinct bytes of K and V read in pages that no query head of their group selected."""
+    proof: UnmappedProof | None = None
+    counter_calibration: tuple[Calibration, ...] = ()
+    clocks: Clocks | None = None
+    energy: dict[str, Energy] = {}
     floor_bytes: dict[str, int] = {}
     """Bytes that equation (12) counts, per stage, from the ledger, as predicted before the run."""
     checks: tuple[Check, ...] = ()
@@ -208,7 +228,7 @@ class Environment(Struct, frozen=True):
     @property
     def env_id(self) -> str:
         """Hash of what must agree for figures to be comparable."""
-        return short_hash(msgspec.structs.replace(self, memory_bytes=0))
+        return short_hash(replace(self, memory_bytes=0))
 
 
 class Header(Struct, frozen=True):
@@ -228,16 +248,6 @@ class Profile(Struct, frozen=True):
     records: tuple[Record, ...] = ()
     warnings: tuple[str, ...] = ()
     name: str = ""
-
-
-def canonical_json(value: Struct) -> bytes:
-    """Compact JSON with sorted keys and defaults omitted."""
-    return msgspec.json.encode(value, order="sorted")
-
-
-def short_hash(value: Struct) -> str:
-    """16 hex digits of SHA-256 over the canonical JSON."""
-    return hashlib.sha256(canonical_json(value)).hexdigest()[:16]
 
 
 @lru_cache(maxsize=1)

@@ -13,8 +13,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from questprof.grid import NORMAL_DATA
-from questprof.model import Ceiling, Point, Profile, Record, Status, canonical_json
+from questprof.model import Ceiling, Point, Profile, Record, Status
 from questprof.rows import Baseline, Row, Series, Stat, describe_check, over_tolerance, summarise
+from questprof.structs import canonical_json
 from questprof.units import format_count
 
 QUEST_POLICIES: Final = ("quest", "quest-open")

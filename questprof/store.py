@@ -21,7 +21,8 @@ from typing import Any
 import msgspec
 
 from questprof.errors import QuestprofError
-from questprof.model import SCHEMA_VERSION, Header, Profile, Record, Struct, canonical_json, validate_shape
+from questprof.model import SCHEMA_VERSION, Header, Profile, Record, validate_shape
+from questprof.structs import Struct, canonical_json
 
 _SEAL = re.compile(rb',"crc32":(\d+)\}$')
 _decode_header = msgspec.json.Decoder(Header).decode

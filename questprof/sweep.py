@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from questprof import ledger
 from questprof.backends import Backend, load
 from questprof.checks import check, sign_share, union_ratio
+from questprof.counts import ByteCount, Source
 from questprof.environment import available_bytes
 from questprof.extras import extra_candidates
 from questprof.grid import QUEST_BACKENDS, Block
-from questprof.model import ByteCount, Check, Environment, Point, Record, Source, Status
+from questprof.model import Check, Environment, Point, Record, Status
 from questprof.policies import Bound, Step, bind, newest_slots
 from questprof.timing import Candidate, Executor, Timed, merged
 from questprof.units import format_bytes

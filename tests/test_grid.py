@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from questprof.backends import _LOADERS
 from questprof.errors import Exit, QuestprofError
 from questprof.grid import CHOICES, QUEST_BACKENDS, Grid, check_names, parse_sizes, plan_blocks, resolve_shape
-from questprof.model import Point, canonical_json, shape_presets
+from questprof.model import Point, shape_presets
+from questprof.structs import canonical_json
 
 
 @pytest.mark.parametrize(

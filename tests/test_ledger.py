@@ -13,6 +13,7 @@ from questprof_kernels import reference
 from questprof_kernels.paged_cache import PagedCache, PagePool
 from questprof_kernels.plan import SUMMARY_LAYOUTS, plan_attention, plan_blocks
 
+from questprof.counts import ByteCount
 from questprof.equations import eq09_dense_bytes, eq10_index_bytes, eq11_selected_bytes, eq12_read_ratio
 from questprof.errors import Exit, QuestprofError
 from questprof.ledger import (
@@ -24,7 +25,7 @@ from questprof.ledger import (
     resident_bytes,
     stage_bytes,
 )
-from questprof.model import ByteCount, Point, Shape
+from questprof.model import Point, Shape
 
 WORKERS = 132
 CHAIN = ("score", "select", "attend")
