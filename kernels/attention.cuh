@@ -33,6 +33,8 @@ struct AttentionArguments {
     long long scores_stride;
     float scale_log2;
     int num_kv_heads;
+    int table_size;   // of block_table
+    int num_columns;  // of scores
     int take_tail;
     int blocks_stay;  // all blocks of the launch are resident at once, so that one may wait for another
 };
@@ -42,10 +44,10 @@ struct Share {  // of one block
     int active;      // splits that have any; split 0 has an empty line
 };
 
+// In 32 bits, as a division of 64 takes a tenth of a microsecond: entries times splits stay below 2^32.
 __device__ __forceinline__ Share share_of(int num_entries, int split, int num_splits) {
-    int active = max(1, min(num_splits, num_entries));
-    return Share{(int)((long long)num_entries * split / active),
-                 (int)((long long)num_entries * (split + 1) / active), active};
+    u32 active = max(1, min(num_splits, num_entries)), entries = num_entries;
+    return Share{(int)(entries * split / active), (int)(entries * (split + 1) / active), (int)active};
 }
 
 struct Place {  // of one tile: its rows 0 and 8 in the pool, and how many rows from there hold tokens

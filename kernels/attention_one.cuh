@@ -16,13 +16,18 @@ struct Query {
     float numbers[8];  // times the softmax scale, for logits in units of log2
 };
 
-__device__ __forceinline__ void load_query(Query& query, const char* q, long long, float scale_log2) {
-    Words words = load_once(q + threadIdx.x % LANES * 16);
+__device__ __forceinline__ Words load_query(const char* q) { return load_once(q + threadIdx.x % LANES * 16); }
+
+__device__ __forceinline__ void scale_query(Query& query, const Words& words, float scale_log2) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         query.numbers[2 * i] = low_number(words.w[i]) * scale_log2;
         query.numbers[2 * i + 1] = high_number(words.w[i]) * scale_log2;
     }
+}
+
+__device__ __forceinline__ void load_query(Query& query, const char* q, long long, float scale_log2) {
+    scale_query(query, load_query(q), scale_log2);
 }
 
 // Load i holds tokens i * TOKENS.. of the tile. Where there is no token, zeros.

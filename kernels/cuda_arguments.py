@@ -47,5 +47,8 @@ class AttentionArguments(ctypes.Structure):
         *((name, ctypes.c_longlong) for name in ("out_batch_stride", "out_head_stride")),
         *((name, ctypes.c_longlong) for name in ("page_ids_stride", "scores_stride")),
         ("scale_log2", ctypes.c_float),
-        *((name, ctypes.c_int) for name in ("num_kv_heads", "take_tail", "blocks_stay")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("num_kv_heads", "table_size", "num_columns", "take_tail", "blocks_stay")
+        ),
     )

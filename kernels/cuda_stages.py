@@ -28,9 +28,7 @@ TRANSPOSED_WARPS = 4
 MOST_WAITING_SPLITS = 32  # MOST_SPLITS of attention.cuh
 SELECTED_AT_MOST = 2048  # page ids that one block of the fused launch has room for
 MOST_SLOTS = 16  # keys a thread of `select` keeps in registers at most
-MOST_INDICES = (
-    9984  # of a block of the fused launch, in 48 KiB beside its sums: page ids, and pages looked up ahead
-)
+MOST_INDICES = 9728  # page ids, and pages looked up ahead, of a fused block: in 48 KiB beside its sums
 
 
 def why_not(
@@ -182,6 +180,7 @@ def select_attend(
     arguments.page_ids, arguments.page_ids_stride = page_ids.data_ptr(), page_ids.stride(0)
     arguments.select_indptr = select_indptr.data_ptr()
     arguments.scores, arguments.scores_stride = scores.data_ptr(), scores.stride(0)
+    arguments.num_columns = scores.shape[1]
     arguments.take_tail = take_tail
     kernel = _kernel(
         "attend.cu",
@@ -285,6 +284,7 @@ def _attention_arguments(
         block_table=cache.block_table.data_ptr(),
         kv_indptr=cache.kv_indptr.data_ptr(),
         last_page_len=cache.last_page_len.data_ptr(),
+        table_size=len(cache.block_table),
         out=out.data_ptr(),
         lse=lse.data_ptr(),
         scratch=scratch.data_ptr(),
