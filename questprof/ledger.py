@@ -46,21 +46,23 @@ def entries(
     physical_tile: int | None = None,
     sign_share: float | None = None,
     variant: str = "",
+    prefill: bool = False,
 ) -> tuple[Entry, ...]:
     """Every tensor of every stage at `point`; without any token budget the Quest stages are left out.
 
     `num_workers` plans the splits (streaming multiprocessors or threads). `union_ratio` is |union of a
-    group's pages| / K, 1..group_size; the default, group_size, is the most that a page set per query head
-    can read; either way at most P. `physical_tile` T: a page of n valid tokens reads ceil(n / T) * T of
-    them; the default is the plan's. `sign_share` is the share of a transposed summary's rows that the signs
-    of each group's queries pick, 1/2..1; the default is what independent signs give, and 1/2 for equal
-    queries. `variant` (`triton`, `cuda` or `cpu`) is the implementation whose splits are planned; any other
-    name stands for `cpu` on the CPU and for `triton` on a GPU. `append` writes the newest token of each
-    request, counted in its length. Raises QuestprofError for a shape, length, budget, ratio, tile or share
-    that cannot be. Article §2 and §2.1.
+    group's pages| / K over all requests, 1..group_size; the default, group_size, is the most that a page set
+    per query head can read; either way at most P. `physical_tile` T: a page of n valid tokens reads
+    ceil(n / T) * T of them; the default is the plan's. `sign_share` is the share of a transposed summary's
+    rows that the signs of each group's queries pick, 1/2..1; the default is what independent signs give, and
+    1/2 for equal queries. `variant` (`triton`, `cuda` or `cpu`) is the implementation whose splits are
+    planned; any other name stands for `cpu` on the CPU and for `triton` on a GPU. `append` writes the newest
+    token of each request, counted in its length; `prefill` adds `append_prefill`, of all tokens to empty
+    requests. Raises QuestprofError for a shape, length, budget, ratio, tile or share that cannot be. Article
+    §2 and §2.1.
     """
     case = checked_case(point, num_workers, union_ratio, physical_tile, sign_share, variant)
-    stages = [*_append(case), *_dense(case)]
+    stages = [*_append(case), *(_prefill(case) if prefill else ()), *_dense(case)]
     if any(point.budgets):
         chain = [*_score(case), *_select(case), *_attend(case)]
         stages += [*chain, *(msgspec.structs.replace(entry, stage="quest") for entry in chain)]
@@ -144,6 +146,26 @@ def _append(case: Case) -> list[Entry]:
     return listed
 
 
+def _prefill(case: Case) -> list[Entry]:
+    """`append_prefill` of every token of a request at once: no old box to read, every page's written."""
+    stage, heads = "append_prefill", case.point.shape.num_kv_heads
+    vectors = sum(case.point.lengths) * heads * case.vector_bytes
+    boxes = 2 * case.total_pages * heads * case.bound_bytes
+    note = "every page's box, eq. (1)"
+    if case.num_blocks:
+        note += "; and the empty ones of a run's last pages"
+    return [
+        Entry(stage, "keys", vectors, 0, False, "every token"),
+        Entry(stage, "values", vectors, 0, False, "every token"),
+        Entry(stage, "k", 0, vectors, False, ""),
+        Entry(stage, "v", 0, vectors, False, ""),
+        Entry(stage, "summary", 0, boxes, False, note),
+        *_blocks(stage, case, case.num_blocks, "every block"),
+        Entry(stage, "block_table", INDEX_BYTES * case.total_pages, 0, False, "every page"),
+        *_indices(stage, case, "kv_indptr", "new_indptr", "last_page_len"),
+    ]
+
+
 def _score(case: Case) -> list[Entry]:
     """`score`: the summary once a KV head; of a transposed one the rows that the queries' signs pick."""
     shape, share = case.point.shape, case.row_share
@@ -178,19 +200,40 @@ def _select(case: Case) -> list[Entry]:
 def _attend(case: Case) -> list[Entry]:
     """`attend`: K and V of the union of each group's pages, once a KV head."""
     shape, point = case.point.shape, case.point
-    kv = round(sum(case.attend_tokens()) * shape.num_kv_heads) * case.vector_bytes
-    unions = [
-        min(p, shape.num_kv_heads * u) for p, u in zip(point.num_pages, case.union_pages(), strict=True)
-    ]
+    kv = round(case.attend_tokens() * shape.num_kv_heads) * case.vector_bytes
+    union = min(case.union_ratio * case.total_selected, sum(case.most_union_pages()))
+    looked_up = min(case.total_pages, shape.num_kv_heads * union)
     ids = INDEX_BYTES * shape.num_qo_heads * case.total_selected
     note = f"eq. (11), |union| = {case.union_ratio:g} K, at most P"
     return [
         Entry("attend", "k", kv, 0, True, note),
         Entry("attend", "v", kv, 0, True, note),
         Entry("attend", "page_ids", ids, 0, False, "int32, K a query head"),
-        Entry("attend", "block_table", INDEX_BYTES * round(sum(unions)), 0, False, "at most"),
+        Entry("attend", "block_table", INDEX_BYTES * round(looked_up), 0, False, "at most"),
         *_indices("attend", case, "kv_indptr", "select_indptr", "last_page_len"),
+        *(_gathered(case) if point.backend == "gather" else ()),
         *_attention("attend", case, point.num_selected),
+    ]
+
+
+def _gathered(case: Case) -> list[Entry]:
+    """The temporary of the ablation `gather`: every query head's pages written once more and read again.
+
+    Its tables are a page number each, and an indptr and a length of each query head and request. Where a
+    policy may leave the tail page out, its empty slots are counted as copied.
+    """
+    point, rows = case.point, case.point.shape.num_qo_heads * case.batch_size
+    sizes = zip(point.lengths, point.num_pages, point.num_selected, strict=True)
+    tokens = [
+        k * point.page_size - (p * point.page_size - length if k and point.policy == "quest" else 0)
+        for length, p, k in sizes
+    ]
+    copied = point.shape.num_qo_heads * sum(tokens) * case.vector_bytes
+    table = INDEX_BYTES * (point.shape.num_qo_heads * case.total_selected + 2 * rows + 1)
+    return [
+        Entry("attend", "gathered_k", copied, copied, False, "the temporary, once a query head"),
+        Entry("attend", "gathered_v", copied, copied, False, "the temporary, once a query head"),
+        Entry("attend", "gathered_table", table, table, False, "page numbers, indptr and lengths of it"),
     ]
 
 

@@ -98,24 +98,27 @@ class Case:
             for length in self.point.lengths
         ]
 
-    def union_pages(self) -> list[float]:
-        """Pages of the union of a group's page sets in each request, not capped at P."""
-        return [self.union_ratio * selected for selected in self.point.num_selected]
+    def most_union_pages(self) -> list[int]:
+        """Pages of the union of a group's page sets in each request, at most."""
+        pairs = zip(self.point.num_selected, self.point.num_pages, strict=True)
+        return [min(self.point.shape.group_size * k, p) for k, p in pairs]
 
-    def attend_tokens(self) -> list[float]:
-        """Tokens that one KV head reads of each request in `attend`.
+    def attend_tokens(self) -> float:
+        """Tokens that one KV head reads in `attend`, all requests together: by the ratio, or at most.
 
-        Policy `quest` always holds the tail page. Where others may or may not, its empty slots are
-        counted as read unless all pages are: at most S - 1 tokens too many.
+        The ratio is that of all requests and tells nothing of one. Policy `quest` always holds the tail
+        page. Where others may or may not, its empty slots are counted as read unless all pages are: at most
+        S - 1 tokens too many a request.
         """
-        full = _tiled(self.point.page_size, self.tile("attend"))
-        tokens: list[float] = []
-        for dense, pages, union in zip(
-            self.dense_tokens("attend"), self.point.num_pages, self.union_pages(), strict=True
+        full, held = _tiled(self.point.page_size, self.tile("attend")), self.point.policy == "quest"
+        most, missing = 0, 0
+        for tokens, pages, union in zip(
+            self.dense_tokens("attend"), self.point.num_pages, self.most_union_pages(), strict=True
         ):
-            missing = pages * full - dense if union and self.point.policy == "quest" else 0
-            tokens.append(min(union * full - missing, dense))
-        return tokens
+            empty = pages * full - tokens if held and union else 0
+            most += min(union * full - empty, tokens)
+            missing += empty
+        return min(self.union_ratio * self.total_selected * full - missing, most)
 
 
 def _tiled(num_tokens: int, tile: int) -> int:

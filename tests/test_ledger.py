@@ -196,19 +196,20 @@ def test_the_picked_rows_are_those_that_real_signs_pick() -> None:
 def counted_by_hand(
     point: Point, cache: PagedCache, page_ids: torch.Tensor, select_indptr: list[int]
 ) -> tuple[int, float]:
-    """(distinct K and V bytes of the ids, |union| / K in the mean over KV heads and requests)."""
-    group_size, tokens, ratios = point.shape.group_size, set(), []
+    """(distinct K and V bytes of the ids, the sum of unions over that of K)."""
+    group_size, tokens, pages = point.shape.group_size, set(), 0
     for request in range(len(point.lengths)):
         for kv_head in range(point.shape.num_kv_heads):
             union: set[int] = set()
             for head in range(kv_head * group_size, (kv_head + 1) * group_size):
                 union |= set(page_ids[head, select_indptr[request] : select_indptr[request + 1]].tolist())
-            ratios.append(len(union) / (select_indptr[request + 1] - select_indptr[request]))
+            pages += len(union)
             for page in union:
                 for position in range(page * point.page_size, (page + 1) * point.page_size):
                     if position < cache.seq_lens[request]:
                         tokens.add((request, kv_head, position))
-    return 2 * len(tokens) * point.shape.head_dim * 2, sum(ratios) / len(ratios)
+    selected = point.shape.num_kv_heads * select_indptr[-1]
+    return 2 * len(tokens) * point.shape.head_dim * 2, pages / selected
 
 
 @pytest.mark.parametrize("shape", [MHA, GQA])
@@ -234,6 +235,18 @@ def test_a_larger_union_never_reads_less_and_never_more_than_dense(point: Point,
     low, high = (counted_bytes(entries(point, WORKERS, union_ratio=ratio)) for ratio in ratios)
     assert low["attend"] <= high["attend"] <= high["dense"] == low["dense"]
     assert high["attend"] <= counted_bytes(entries(point, WORKERS))["attend"]
+
+
+def test_a_ragged_batch_reads_the_tokens_of_its_real_ids() -> None:
+    """K of 8 and 2 of 28 and 8 pages: the requests' unions differ, their sum over the sum of K is exact."""
+    point = Point(GQA, 333, 12, 96, 2, seq_lens=(333, 90), token_budgets=(96, 24))
+    pool = PagePool(sum(point.num_pages), GQA.num_kv_heads, 12, GQA.head_dim, torch.float16)
+    cache = PagedCache(pool, 2, pool.num_pages)
+    cache.extend(list(point.lengths))
+    scores = torch.randn(GQA.num_qo_heads, cache.total_pages, generator=torch.Generator().manual_seed(1))
+    indptr = [0, 8, 10]
+    by_hand, ratio = counted_by_hand(point, cache, reference.select(scores, cache, indptr), indptr)
+    assert counted_bytes(entries(point, WORKERS, union_ratio=ratio))["attend"] == by_hand
 
 
 def test_the_default_union_is_the_whole_group_capped_at_all_pages() -> None:
@@ -583,3 +596,53 @@ def test_a_cpu_has_one_partial_a_worker_and_no_counters():
     assert moved["dense", "split_partials"] == (33280, 33280)
     assert moved["attend", "split_partials"] == (16640, 16640)  # 32 heads already share out evenly
     assert moved["dense", "counters"] == (0, 0)
+
+
+# The ablation and the append of whole prompts, by hand, of the same two requests.
+
+
+@pytest.mark.parametrize(
+    ("tensor", "num_bytes"),
+    [
+        # Both heads' tail pages are among the picks: 24 of 2 x 16 slots hold tokens, and 1 of 16.
+        ("gathered_k", 8 * (24 + 1) * 64 * 2),
+        ("gathered_v", 8 * (24 + 1) * 64 * 2),
+        ("gathered_table", 4 * (8 * 3 + (16 + 1) + 16)),  # page numbers, indptr, lengths of 16 rows
+    ],
+)
+def test_a_gathered_copy_is_written_and_read_again(tensor: str, num_bytes: int) -> None:
+    entry = of(entries(msgspec.structs.replace(RAGGED, backend="gather"), WORKERS), "attend", tensor)
+    assert (entry.read_bytes, entry.write_bytes) == (num_bytes, num_bytes)
+    assert not entry.in_eq12
+
+
+@settings(deadline=None)
+@given(points())
+def test_a_gathered_copy_changes_nothing_else(point: Point) -> None:
+    copied = entries(msgspec.structs.replace(point, backend="gather"), WORKERS)
+    assert tuple(e for e in copied if not e.tensor.startswith("gathered_")) == entries(point, WORKERS)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "read", "write"),
+    [
+        ("keys", 57 * 2 * 64 * 2, 0),
+        ("values", 57 * 2 * 64 * 2, 0),
+        ("k", 0, 57 * 2 * 64 * 2),
+        ("v", 0, 57 * 2 * 64 * 2),
+        ("summary", 0, 2 * 5 * 2 * 64 * 2),
+        ("block_table", 4 * 5, 0),
+        ("kv_indptr", 4 * 3, 0),
+        ("new_indptr", 4 * 3, 0),
+        ("last_page_len", 4 * 2, 0),
+    ],
+)
+def test_a_whole_prompt_by_hand(tensor: str, read: int, write: int) -> None:
+    entry = of(entries(RAGGED, WORKERS, prefill=True), "append_prefill", tensor)
+    assert (entry.read_bytes, entry.write_bytes) == (read, write)
+
+
+def test_a_whole_prompt_is_listed_when_asked_for_alone() -> None:
+    asked = entries(RAGGED, WORKERS, prefill=True)
+    assert tuple(e for e in asked if e.stage != "append_prefill") == entries(RAGGED, WORKERS)
+    assert of(entries(IN_BLOCKS, WORKERS, prefill=True), "append_prefill", "summary_table").read_bytes == 12
