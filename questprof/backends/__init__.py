@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _LOADERS = {
     "questprof": "questprof.backends.paged:load",
     "triton": "questprof.backends.paged:load_triton",
+    "gather": "questprof.backends.gather:load",
     "sdpa": "questprof.backends.sdpa:load",
     "sdpa-cudnn": "questprof.backends.sdpa:load_cudnn",
     "flashinfer": "questprof.backends.flashinfer:load",
@@ -54,9 +55,14 @@ class Backend:
 
 
 def load(name: str, device: str) -> Backend:
-    """The backend `name` on `device` (cpu or cuda); QuestprofError for an unknown name."""
+    """The backend `name` on `device` (cpu or cuda), a registered user's too; QuestprofError if unknown."""
+    from questprof.backends import user
+
+    if name in user.registered():
+        return user.load(name, device)
     if name not in _LOADERS:
-        raise QuestprofError(f"backend {name!r}", "it is unknown", f"Choose one of {', '.join(_LOADERS)}.")
+        known = ", ".join((*_LOADERS, *user.registered()))
+        raise QuestprofError(f"backend {name!r}", "it is unknown", f"Choose one of {known}.")
     module, _, function = _LOADERS[name].partition(":")
     backend: Backend = getattr(import_module(module), function)(device)
     return backend

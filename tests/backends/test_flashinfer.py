@@ -12,13 +12,14 @@ import pytest
 import torch
 from dense_case import LENGTHS, assert_holds, bound_to, point_of, shaped
 
-from questprof import sweep
 from questprof.backends import Backend, load
 from questprof.ceilings import CpuReader
 from questprof.environment import capture
 from questprof.errors import QuestprofError
 from questprof.grid import Block
-from questprof.timing import CpuExecutor
+from questprof.sweep import block as sweep
+from questprof.timing.cpu import CpuExecutor
+from questprof.timing.stopping import fixed
 
 NAMES = ("flashinfer", "flashinfer-tc")
 
@@ -192,7 +193,7 @@ def _records(monkeypatch: pytest.MonkeyPatch, name: str) -> dict[str, Any]:
     monkeypatch.setattr(sweep, "load", _on_cpu(load))
     environment = capture("cpu")
     machine = sweep.Machine(
-        environment, CpuExecutor(environment, CpuReader("reader", lambda: None, 1 << 40), 3)
+        environment, CpuExecutor(environment, CpuReader("reader", lambda: None, 1 << 40), fixed(3))
     )
     points = tuple(msgspec.structs.replace(point_of(), backend=backend) for backend in ("questprof", name))
     return {record.point.backend: record for record in sweep.run_block(Block(points), machine)}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import triton
-from questprof_kernels import append, attend, dense, score, select, streaming
+from questprof_kernels import append, attend, dense, gather, score, select, streaming
 from questprof_kernels import plan as plans
 from questprof_kernels.paged_cache import DTYPES
 from triton.backends.compiler import GPUTarget
@@ -32,7 +32,8 @@ LONG, SELECTED = 32768, 2048  # tokens
 
 INTEGER_POINTERS = {
     "block_table", "kv_indptr", "last_page_len", "page_ids", "select_indptr", "new_indptr", "counters",
-    "words", "checksums", "summary_table", "summary_indptr",
+    "words", "checksums", "summary_table", "summary_indptr", "new_k", "new_v", "new_block_table",
+    "new_kv_indptr", "new_last_page_len",
 }  # fmt: skip
 FLOAT_POINTERS = {"scores", "lse", "scratch"}
 NUMBER_POINTERS = {"q", "out", "keys", "values"}
@@ -135,6 +136,20 @@ def append_job(shape: str, dtype: str, page_size: int, layout: str, new_tokens: 
     return Job(name, append.append_kernel, constants, wide_loads, shape, dtype, page_size)
 
 
+def gather_job(shape: str, dtype: str, page_size: int = 16) -> Job:
+    heads, kv_heads, head_dim = SHAPES[shape]
+    constants = gather.constants(
+        group_size=heads // kv_heads,
+        num_kv_heads=kv_heads,
+        page_size=page_size,
+        head_dim=head_dim,
+        element_bytes=ELEMENT_BYTES[dtype],
+    )
+    tile_bytes = constants["TILE_SLOTS"] * constants["WORDS"] * 4
+    wide_loads = 2 * (tile_bytes // (constants["num_warps"] * 32 * 16))  # K and V
+    return Job("gather", gather.gather_kernel, constants, wide_loads, shape, dtype, page_size)
+
+
 def streaming_job() -> Job:
     reader = streaming.READERS[0]
     constants = {"TILE": reader.tile_words, "num_warps": reader.num_warps}
@@ -157,6 +172,7 @@ def jobs() -> Iterator[tuple[Job, int]]:
             yield append_job("llama-2-7b", "fp16", 16, layout), target
             yield append_job("llama-2-7b", "fp16", 16, layout, LONG), target
         yield streaming_job(), target
+        yield gather_job("llama-2-7b", "fp16"), target
     for page_size in (1, 12, 32, 128):
         for shape in ("llama-2-7b", "llama-3.1-8b"):
             yield from ((job, 90) for job in attention_jobs(shape, "fp16", page_size))

@@ -47,7 +47,7 @@ def failing(results: list[Result], *fields: str) -> Iterator[str]:
 
 
 def test_every_stage_was_compiled_for_every_target(results: list[Result]) -> None:
-    stages = {"append", "score", "score transposed", "select", "attend", "dense", "streaming"}
+    stages = {"append", "score", "score transposed", "select", "attend", "dense", "streaming", "gather"}
     assert {(r["kernel"], r["target"]) for r in results} >= {(s, t) for s in stages for t in TARGETS}
     attention = [r for r in results if r["kernel"] in {"score", "attend", "dense"}]
     assert {r["dtype"] for r in attention} == {"fp16", "bf16", "fp32"}
