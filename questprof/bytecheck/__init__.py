@@ -1,0 +1,1 @@
+"""Counted bytes against the ledger: points, counts to records, judgements, and how they are shown."""
