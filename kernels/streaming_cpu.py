@@ -27,35 +27,45 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(ir.FloatType(), LINE)
 
 
-@intrinsic
-def _sum_lines(typing, buffer, at, stop):
-    """Sum of buffer[at:stop], a multiple of SUMS * LINE numbers, prefetching AHEAD numbers ahead."""
+def _summing(ahead):
+    """An intrinsic that sums whole lines, with a prefetch `ahead` numbers before each load; 0: with none."""
 
-    def codegen(context, builder, signature, args):
-        buffer, at, stop = args
-        data = make_array(signature.args[0])(context, builder, buffer).data
-        byte = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
-        prefetch = builder.module.declare_intrinsic("llvm.prefetch", (byte,), kind)
-        sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(SUMS)]
-        for total in sums:
-            builder.store(ir.Constant(_VECTOR, [0.0] * LINE), total)
-        with cgutils.for_range_slice(builder, at, stop, _I64(SUMS * LINE), _I64) as (start, _):
-            for j, total in enumerate(sums):
-                line = builder.gep(data, [builder.add(start, _I64(j * LINE))])
-                later = builder.bitcast(builder.gep(line, [_I64(AHEAD)]), byte)
-                builder.call(prefetch, [later, _I32(0), _I32(2), _I32(1)])
-                vector = builder.load(builder.bitcast(line, _VECTOR.as_pointer()), align=4)
-                builder.store(builder.fadd(vector, builder.load(total)), total)
-        vector = builder.load(sums[0])
-        for total in sums[1:]:
-            vector = builder.fadd(vector, builder.load(total))
-        number = builder.extract_element(vector, _I32(0))
-        for lane in range(1, LINE):
-            number = builder.fadd(number, builder.extract_element(vector, _I32(lane)))
-        return number
+    @intrinsic
+    def sum_lines(typing, buffer, at, stop):
+        """Sum of buffer[at:stop], a multiple of SUMS * LINE numbers."""
 
-    return types.float32(buffer, types.intp, types.intp), codegen
+        def codegen(context, builder, signature, args):
+            buffer, at, stop = args
+            data = make_array(signature.args[0])(context, builder, buffer).data
+            byte = ir.IntType(8).as_pointer()
+            kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
+            prefetch = builder.module.declare_intrinsic("llvm.prefetch", (byte,), kind)
+            sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(SUMS)]
+            for total in sums:
+                builder.store(ir.Constant(_VECTOR, [0.0] * LINE), total)
+            with cgutils.for_range_slice(builder, at, stop, _I64(SUMS * LINE), _I64) as (start, _):
+                for j, total in enumerate(sums):
+                    line = builder.gep(data, [builder.add(start, _I64(j * LINE))])
+                    if ahead:
+                        later = builder.bitcast(builder.gep(line, [_I64(ahead)]), byte)
+                        builder.call(prefetch, [later, _I32(0), _I32(2), _I32(1)])
+                    vector = builder.load(builder.bitcast(line, _VECTOR.as_pointer()), align=4)
+                    builder.store(builder.fadd(vector, builder.load(total)), total)
+            vector = builder.load(sums[0])
+            for total in sums[1:]:
+                vector = builder.fadd(vector, builder.load(total))
+            number = builder.extract_element(vector, _I32(0))
+            for lane in range(1, LINE):
+                number = builder.fadd(number, builder.extract_element(vector, _I32(lane)))
+            return number
+
+        return types.float32(buffer, types.intp, types.intp), codegen
+
+    return sum_lines
+
+
+_sum_lines = _summing(AHEAD)
+_sum_lines_at_hand = _summing(0)
 
 
 @numba.njit(cache=True)

@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING
 
 from questprof.environment import available_bytes
 from questprof.model import Ceiling, Environment
+from questprof.roofline.working_sets import CACHE_MULTIPLE as CACHE_MULTIPLE
 
 if TYPE_CHECKING:
     import torch
     from questprof_kernels.streaming import Reader
-
-CACHE_MULTIPLE = 3
-"""Bytes touched between two uses of the same bytes, over the last-level cache, from which on it is cold."""
 
 CPU_FINALISTS = 4
 CPU_ROUNDS = 4

@@ -53,7 +53,7 @@ def examine() -> list[Finding]:
             True,
             f"{environment.cpu_name()}, {environment.usable_cpus()} cores, "
             f"last-level cache {format_bytes(cache) if cache else 'unknown'}, "
-            f"{format_bytes(environment.available_bytes('cpu'))} available: sweep --device cpu",
+            f"{format_bytes(environment.available_bytes('cpu'))} available: sweep and roofline --device cpu",
         ),
         _package("torch", versions, "pip install 'torch>=2.11,<2.14'"),
         _package(
@@ -87,8 +87,17 @@ def _gpu() -> Finding:
         "GPU",
         True,
         f"{env.device_name}, {env.num_workers} SMs, L2 {format_bytes(env.last_level_cache_bytes)}, "
-        f"{format_bytes(env.memory_bytes)}, driver {env.driver}, CUDA {env.cuda}: sweep --device cuda",
+        f"{format_bytes(env.memory_bytes)}, driver {env.driver}, CUDA {env.cuda}: sweep and roofline "
+        f"--device cuda; {_printed(env.device_name)}",
     )
+
+
+def _printed(device_name: str) -> str:
+    """What stands beside the measured roofs of this GPU."""
+    from questprof.roofline.vendor import vendor
+
+    known = vendor(device_name)
+    return f"vendor's {known.gb_s:.4g} GB/s beside it" if known else "no vendor figure known: measured only"
 
 
 def _nvrtc(versions: dict[str, str]) -> Finding:
