@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from statistics import median
 from typing import Literal
 
-from questprof.model import Check, Point, Status
+from questprof.model import Check, Point, StageTiming, Status
+from questprof.samples import quantile, tail
 
 STEADY_SPREAD = 3.0
 """90th over 10th percentile up to which samples are evidence: beyond it something else ran on the machine."""
@@ -19,12 +20,37 @@ STEADY_SPREAD = 3.0
 
 @dataclass(frozen=True)
 class Stat:
-    """Raw samples in brief, in the samples' own unit (us for times, GB/s for ceilings)."""
+    """Raw samples in brief, in the samples' own unit (us for times, GB/s for ceilings).
+
+    `p95` and `p99` exist where each sample is a single step and there are enough of them for the rank to lie
+    among them (20 and 100); `no_tail` says why one of them does not. The samples are at hand for resampling
+    and no field, so that no document of rows repeats the profile.
+    """
 
     median: float
     p10: float
     p90: float
     num_samples: int
+    p95: float | None = None
+    p99: float | None = None
+    no_tail: str = ""
+    raw: InitVar[tuple[float, ...]] = ()
+    loop: InitVar[str] = ""
+
+    def __post_init__(self, raw: tuple[float, ...], loop: str) -> None:
+        """Keep the samples beside the fields, so that they are neither compared nor written."""
+        vars(self).update(_samples=raw, _loop_id=loop)
+
+    @property
+    def samples(self) -> tuple[float, ...]:
+        """The raw samples in the order in which they were taken."""
+        found: tuple[float, ...] = vars(self)["_samples"]
+        return found
+
+    @property
+    def loop_id(self) -> str:
+        """The timing loop of the samples: those of one loop with one index were taken side by side."""
+        return str(vars(self)["_loop_id"])
 
     @property
     def steady(self) -> bool:
@@ -47,6 +73,8 @@ class Baseline:
     alarm: str = ""
     variant: str = ""
     x_read: float | None = None
+    cache_state: str = ""
+    """How its samples are labelled: cold or warm."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +127,28 @@ class Row:
     """Quest stages faster than memory; each has its text in alarms."""
     missing: Mapping[str, str]
     """Field name -> why it is None."""
+    cache_states: Mapping[str, str]
+    """Cold or warm, of `dense` (the fastest) and `quest`, as their samples are labelled."""
 
     @property
     def trivial(self) -> bool:
         """Whether every budget covers its request, so that Quest reads all pages and the summary too."""
         return all(b >= n for b, n in zip(self.point.budgets, self.point.lengths, strict=True))
+
+    @property
+    def overhead_us(self) -> float | None:
+        """Quest - dense where the budget covers the length, so that Quest saves nothing: its cost in us.
+
+        None elsewhere, and where the two figures are no evidence.
+        """
+        if not (self.trivial and self.usable and self.quest_us and self.dense_us):
+            return None
+        return self.quest_us - self.dense_us
+
+    @property
+    def warm(self) -> tuple[str, ...]:
+        """Stages of the table whose samples are labelled warm where cold was wanted."""
+        return tuple(stage for stage, state in self.cache_states.items() if state == "warm")
 
     @property
     def usable(self) -> bool:
@@ -148,9 +193,13 @@ class Row:
         return describe_check(max(self.checks, key=over_tolerance)) if self.checks else ""
 
 
+ALL = 1 << 62
+"""Token budget of the series in which every budget is its length."""
+
+
 @dataclass(frozen=True)
 class Series:
-    """Rows that differ in seq_len alone, shortest first."""
+    """Rows that differ in seq_len alone, shortest first; with budget ALL in their budget too."""
 
     shape: str
     batch_size: int
@@ -161,23 +210,41 @@ class Series:
     summary_layout: str
     rows: tuple[Row, ...]
 
+    @property
+    def budget_text(self) -> str:
+        """The token budget as people read it: `2048`, or `all` where it is the length itself."""
+        return "all" if self.token_budget == ALL else str(self.token_budget)
 
-def summarise(samples: Sequence[float]) -> Stat | None:
-    """Median, 10th and 90th percentile (linear between ranks) of `samples`; None when there are none.
 
-    One sample that is zero, negative or not finite makes it None: no clock reads that.
+def summarise(samples: Sequence[float], timing: StageTiming | None = None) -> Stat | None:
+    """Median and percentiles (linear between ranks) of `samples`; None when there are none.
+
+    One sample that is zero, negative or not finite makes it None: no clock reads that. Without `timing`
+    there is no tail.
     """
     if not samples or not all(math.isfinite(s) and s > 0 for s in samples):
         return None
-    ranked = sorted(samples)
-    return Stat(median(ranked), _percentile(ranked, 0.1), _percentile(ranked, 0.9), len(ranked))
+    hidden = _hides_steps(timing)
+    p95, p99 = (None if hidden else tail(samples, share) for share in (0.95, 0.99))
+    few = f"{len(samples)} samples: p95 needs 20 and p99 100" if p95 is None or p99 is None else ""
+    return Stat(
+        median(samples),
+        quantile(samples, 0.1),
+        quantile(samples, 0.9),
+        len(samples),
+        p95,
+        p99,
+        hidden or few,
+        raw=tuple(samples),
+        loop=timing.loop_id if timing else "",
+    )
 
 
-def _percentile(ranked: Sequence[float], share: float) -> float:
-    at = share * (len(ranked) - 1)
-    low = math.floor(at)
-    high = min(low + 1, len(ranked) - 1)
-    return ranked[low] + (at - low) * (ranked[high] - ranked[low])
+def _hides_steps(timing: StageTiming | None) -> str:
+    """Why no tail can be told whatever the number of samples: a mean of many steps hides the slow ones."""
+    if timing is None:
+        return "how many steps a sample holds is not recorded"
+    return "a sample is the mean of many steps" if timing.launches_per_sample != 1 else ""
 
 
 def over_tolerance(check: Check) -> float:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from questprof.grid import NORMAL_DATA
 from questprof.model import Ceiling, Point, Profile, Record, Status
-from questprof.rows import Baseline, Row, Series, Stat, describe_check, over_tolerance, summarise
+from questprof.rows import ALL, Baseline, Row, Series, Stat, describe_check, over_tolerance, summarise
 from questprof.structs import canonical_json
 from questprof.units import format_count
 
@@ -64,24 +64,37 @@ def scan_rows(profile: Profile) -> tuple[Row, ...]:
 def series(rows: Sequence[Row]) -> tuple[Series, ...]:
     """`rows` grouped by shape, batch, page size, policy, budget, data and every other field but the length.
 
-    Series are sorted by those, rows by length; of two rows of one length the last counts.
+    Series are sorted by those, rows by length; of two rows of one length the last counts. Budgets that equal
+    their only length make one series with budget ALL: Quest that picks every page.
     """
     groups: dict[bytes, dict[int, Row]] = {}
     for row in rows:
         groups.setdefault(point_key(row.point, seq_len=0), {})[row.seq_len] = row
-    found = [_series(tuple(group[length] for length in sorted(group))) for group in groups.values()]
+    whole: dict[bytes, dict[int, Row]] = {}
+    for key, group in tuple(groups.items()):
+        (row, *others) = group.values()
+        if not others and row.token_budget == row.seq_len and not row.point.seq_lens:
+            whole.setdefault(setting_key(row.point), {})[row.seq_len] = groups.pop(key)[row.seq_len]
+    found = [_series(group) for group in groups.values()]
+    found += [_series(group, ALL if len(group) > 1 else None) for group in whole.values()]
     order = ("shape", "batch_size", "page_size", "policy", "summary_layout", "data", "token_budget")
     return tuple(sorted(found, key=lambda s: [getattr(s, name) for name in order]))
 
 
-def _series(rows: tuple[Row, ...]) -> Series:
+def setting_key(point: Point) -> bytes:
+    """What points that differ in length and budget alone share."""
+    return point_key(point, seq_len=0, token_budget=0)
+
+
+def _series(group: Mapping[int, Row], budget: int | None = None) -> Series:
+    rows = tuple(group[length] for length in sorted(group))
     row = rows[0]
     return Series(
         row.shape,
         row.batch_size,
         row.page_size,
         row.policy,
-        row.token_budget,
+        row.token_budget if budget is None else budget,
         row.data,
         row.point.summary_layout,
         rows,
@@ -102,7 +115,7 @@ def _dense_key(record: Record, layout: str = "") -> tuple[str, bytes]:
     return record.env_id, point_key(point, shape=shape, **neutral)
 
 
-def _verdict(record: Record) -> tuple[Status, str]:
+def verdict(record: Record) -> tuple[Status, str]:
     """Status and reason; a failed check overrules `ok` and `unstable`: no figure without a passed check."""
     failed = [check for check in record.checks if not check.holds]
     if failed and record.status in TIMED:
@@ -113,7 +126,7 @@ def _verdict(record: Record) -> tuple[Status, str]:
 def _stats(record: Record, status: Status, stages: Sequence[str]) -> dict[str, Stat]:
     if status not in TIMED:
         return {}
-    found = ((stage, summarise(record.times_us.get(stage, ()))) for stage in stages)
+    found = ((s, summarise(record.times_us.get(s, ()), record.timing.get(s))) for s in stages)
     return {stage: stat for stage, stat in found if stat}
 
 
@@ -121,7 +134,7 @@ def _append_kv(record: Record, dense: Mapping[str, Record]) -> dict[str, Stat]:
     """The append without a summary, as the dense record of the same kernels timed it."""
     own = dense.get(_name(record.point))
     stages = [stage for stage in QUEST_STAGES if stage.startswith("append_kv")]
-    return _stats(own, _verdict(own)[0], stages) if own else {}
+    return _stats(own, verdict(own)[0], stages) if own else {}
 
 
 def _alarm(stage: str, record: Record, num_bytes: int, us: float, ceiling: float | None) -> str:
@@ -141,13 +154,15 @@ def _alarm(stage: str, record: Record, num_bytes: int, us: float, ceiling: float
 
 
 def _baseline(name: str, record: Record, num_bytes: int, ceiling: float | None) -> Baseline:
-    status, reason = _verdict(record)
+    status, reason = verdict(record)
     stat = _stats(record, status, ["dense"]).get("dense")
     if stat:
         alarm = _alarm("dense", record, num_bytes, stat.median, ceiling)
         read_gb_s = best_ceiling(record.calibration)
         x_read = _ratio(stat.median, num_bytes / read_gb_s / 1e3 if read_gb_s else None)
-        return Baseline(name, status, reason, stat, alarm, record.variant, x_read)
+        return Baseline(
+            name, status, reason, stat, alarm, record.variant, x_read, _cache_state(record, "dense")
+        )
     if status in TIMED:
         status, reason = "unavailable", "no valid sample"
     return Baseline(name, status, reason, None, variant=record.variant)
@@ -157,7 +172,7 @@ def _row(record: Record, dense: Mapping[str, Record], ceiling: float | None) -> 
     records = (record, *dense.values())
     num_bytes = {stage: n for r in reversed(records) for stage, n in r.floor_bytes.items() if n}
     baselines = tuple(_baseline(n, r, num_bytes.get("dense", 0), ceiling) for n, r in dense.items())
-    status, reason = _verdict(record)
+    status, reason = verdict(record)
     stats = _append_kv(record, dense) | _stats(record, status, QUEST_STAGES)
     alarms = {
         stage: text
@@ -206,9 +221,21 @@ def _figures(
         "most_speed_up": _ratio(num_bytes.get("dense"), num_bytes.get("quest")),
         "union_ratio": record.union_ratio,
     }
-    why = _reasons(_verdict(record), values, baselines, ceiling)
+    why = _reasons(verdict(record), values, baselines, ceiling)
     missing = {name: why[name] for name, value in values.items() if value is None}
-    return {"floor_us": floor_us, "fastest": fastest, "missing": missing, **values}
+    states = {"dense": fastest.cache_state if fastest else "", "quest": _cache_state(record, "quest")}
+    states = {stage: state for stage, state in states.items() if state}
+    return {
+        "floor_us": floor_us,
+        "fastest": fastest,
+        "missing": missing,
+        "cache_states": states,
+        **values,
+    }
+
+
+def _cache_state(record: Record, stage: str) -> str:
+    return record.timing[stage].cache_state if stage in record.timing else ""
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from profiles import CPU, GQA_SHAPE, SHAPE, dense, profile, quest, two_baselines
-from questprof.crossover import verdicts
+from questprof.crossover.sentences import verdicts
 from questprof.model import Ceiling, Check, Shape, StageTiming
 from questprof.rows import Row, summarise
 from questprof.scan import EXTRA_STAGES, best_ceiling, scan_rows, series
@@ -386,3 +386,46 @@ def test_extra_states_of_stages_are_in_the_stats():
     stats = row_of(own, record).stats
     found = {stage: stats[stage].median for stage in EXTRA_STAGES if stage in stats}
     assert found == {"append_kv_prefill": 7.0, "append_cold": 3.0, "select_cold": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("launches", "count", "p95", "p99", "why"),
+    [
+        (1, 101, 96.0, 100.0, ""),  # of 1 to 101: ranks 0.95 x 100 and 0.99 x 100 from 0
+        (1, 21, 20.0, None, "21 samples: p95 needs 20 and p99 100"),
+        (1, 19, None, None, "19 samples: p95 needs 20 and p99 100"),
+        (182, 101, None, None, "a sample is the mean of many steps"),
+        (None, 101, None, None, "how many steps a sample holds is not recorded"),
+    ],
+)
+def test_tails_come_from_single_steps_alone(launches, count, p95, p99, why):
+    timing = StageTiming(launches, 1, 100, "cold", "loop", "fixed") if launches else None
+    stat = summarise([float(i) for i in range(1, count + 1)], timing)
+    assert (stat.p95, stat.p99, stat.no_tail) == (p95, p99, why)
+
+
+def test_samples_are_at_hand_and_in_no_document():
+    row = row_of(dense(8192, 40.0), quest(8192, (4.0, 2.0, 6.0)))
+    stat = row.stats["quest"]
+    assert (stat.samples, stat.loop_id) == (pytest.approx((13.2, 10.8, 12.0)), "loop")
+    assert set(msgspec.to_builtins(stat)) == {"median", "p10", "p90", "num_samples", "p95", "p99", "no_tail"}
+
+
+def test_how_samples_are_labelled_is_in_the_row():
+    record = quest(8192, (4.0, 2.0, 6.0))
+    warm = replace(record, timing={"quest": StageTiming(1, 1, 100, "warm", "loop", "fixed")})
+    row = row_of(dense(8192, 40.0), warm)
+    assert (row.cache_states, row.warm) == ({"dense": "cold", "quest": "warm"}, ("quest",))
+
+
+def test_budgets_of_the_length_itself_make_one_series():
+    """Lengths 2k to 8k with budget 2k and with the length itself: 2k/2k is the first series' own."""
+    records = [quest(n, (1.0, 1.0, 1.0), budget=2048) for n in (2048, 4096, 8192)]
+    records += [quest(n, (1.0, 1.0, 1.0), budget=n) for n in (4096, 8192)]
+    found = series(scan_rows(profile(*records)))
+    assert [(s.budget_text, [row.seq_len for row in s.rows]) for s in found] == [
+        ("2048", [2048, 4096, 8192]),
+        ("all", [4096, 8192]),
+    ]
+    (alone,) = series(scan_rows(profile(quest(4096, (1.0, 1.0, 1.0), budget=4096))))
+    assert alone.budget_text == "4096"

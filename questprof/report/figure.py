@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from questprof.crossover import crossover, format_length
+from questprof.crossover.sentences import crossover, format_length
+from questprof.crossover.tables import MEASURED, MODELLED
 from questprof.rows import Row, Series, Stat
 from questprof.units import format_count
 
@@ -26,8 +27,6 @@ _DENSE_MARKS: Final = (("square", "solid"), ("diamond", "dot"), ("pentagon", "da
 _QUEST_MARKS: Final = ("circle", "triangle-up", "triangle-down", "star", "hexagram", "bowtie")
 _STAGE_MARKS: Final = {"score": "diamond-open", "select": "x-open", "attend": "square-open"}
 _RANKS: Final = ("dense", "quest", "score", "select", "attend", "crossing", "ceiling")
-MEASURED: Final = "measured: clock"
-MODELLED: Final = "modelled: formula"
 
 
 class Cell(NamedTuple):
@@ -56,7 +55,10 @@ def figure(series: Sequence[Series]) -> dict[str, Any]:
     ticks = [length for length in lengths if length & (length - 1) == 0]
     ticks = ticks if len(ticks) >= 2 else lengths
     axis = {"type": "log", "tickvals": ticks, "ticktext": [format_count(tick) for tick in ticks]}
-    layout = {"template": "none", "xaxis": axis | {"title": {"text": "context length, tokens"}}}
+    layout = {
+        "template": "none",
+        "xaxis": axis | {"title": {"text": "context length, tokens", "standoff": 6}},
+    }
     drawn = go.Figure(data=[go.Scatter(trace) for trace in traces], layout=layout).to_plotly_json()
     drawn["layout"].pop("template", None)
     return {
@@ -94,24 +96,24 @@ def _ceiling(rows: Sequence[Row]) -> dict[str, Any]:
 def _quest(one: Series, index: int, num_budgets: int) -> list[dict[str, Any]]:
     """Stages, total, floor and crossing of one budget."""
     budget = one.token_budget
-    stages = [_stage(one.rows, stage, symbol) for stage, symbol in _STAGE_MARKS.items()]
-    total = _stage(one.rows, "quest", _QUEST_MARKS[index % len(_QUEST_MARKS)])
-    total["name"] = f"Quest, budget {budget}"
+    stages = [_stage(one, stage, symbol) for stage, symbol in _STAGE_MARKS.items()]
+    total = _stage(one, "quest", _QUEST_MARKS[index % len(_QUEST_MARKS)])
+    total["name"] = f"Quest, budget {one.budget_text}"
     if num_budgets > 1 and total["x"]:
-        total["text"] = [*[""] * (len(total["x"]) - 1), str(budget)]
+        total["text"] = [*[""] * (len(total["x"]) - 1), one.budget_text]
         side = "bottom" if index == 0 else "top" if index == num_budgets - 1 else "middle"
         total |= {"mode": "lines+markers+text", "textposition": f"{side} right", "cliponaxis": False}
     traces = [*stages, total, _floor("quest", budget, one.rows), _crossing(one)]
     return [trace for trace in traces if trace and trace["x"]]
 
 
-def _stage(rows: Sequence[Row], stage: str, symbol: str) -> dict[str, Any]:
+def _stage(one: Series, stage: str, symbol: str) -> dict[str, Any]:
     cells = [
         Cell(row.seq_len, stat.median, row.dense_us, row.floor_bytes.get(stage), stat)
-        for row in rows
+        for row in one.rows
         if (stat := row.stats.get(stage)) and stage not in row.impossible
     ]
-    return _trace(stage, stage, rows[0].token_budget, cells, symbol=symbol, dash="solid")
+    return _trace(stage, stage, one.token_budget, cells, symbol=symbol, dash="solid")
 
 
 def _floor(stage: str, budget: int | None, rows: Iterable[Row]) -> dict[str, Any]:
@@ -170,7 +172,7 @@ def _crossing(one: Series) -> dict[str, Any] | None:
         return None
     share = math.log(found.seq_len / low.seq_len) / math.log(high.seq_len / low.seq_len)
     us = low.dense_us * (high.dense_us / low.dense_us) ** share
-    name = f"crossover, budget {one.token_budget}"
+    name = f"crossover, budget {one.budget_text}"
     source = f"{MEASURED}, interpolated from {format_count(low.seq_len)} to {format_count(high.seq_len)}"
     cells = [Cell(found.seq_len, us, us)]
     trace = _trace(name, "crossing", one.token_budget, cells, dash="solid", symbol="x", source=source)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from questprof.crossover import verdicts
+from questprof.crossover.outlook import Outlook, outlook
+from questprof.crossover.sentences import verdicts
+from questprof.crossover.tables import MODELLED, NOTES, Table, overview, tables
+from questprof.crossover.traffic import stored
 from questprof.grid import NORMAL_DATA
 from questprof.model import Point, Profile, Shape
-from questprof.report.figure import MODELLED, UNITS, figure
+from questprof.report.figure import UNITS, figure
 from questprof.report.section import Block, Verdict
-from questprof.report.table import table
-from questprof.rows import Row, Series
-from questprof.scan import point_key, scan_rows, series
+from questprof.report.table import table, why_no_tails
+from questprof.rows import ALL, Row, Series
+from questprof.scan import scan_rows, series, setting_key
 from questprof.units import format_bytes, format_count
 
 PICKS: Final = {"independent": "independently", "shared": "the same pages"}
@@ -42,14 +45,22 @@ def build(profile: Profile, prefix: str) -> Block | None:
     if not rows:
         return None
     panels = _panels(series(rows))
-    shown = [_panel(panel, f"{prefix}-{i}") for i, panel in enumerate(panels, start=1)]
+    outlooks = [outlook(panel.series, tuple(stored().values())) for panel in panels]
+    shown = [
+        _panel(panel, found, f"{prefix}-{i}")
+        for i, (panel, found) in enumerate(zip(panels, outlooks, strict=True), start=1)
+    ]
     context = {
         "panels": shown,
+        "overview": _plain(overview(outlooks)) if len(panels) > 1 else None,
         "selectors": _selectors(panels),
         "units": [{"key": key, "name": name} for key, name, _, _ in UNITS],
         "not_ok": _not_ok(rows),
         "alarms": tuple(dict.fromkeys(alarm for row in rows for alarm in row.alarms)),
         "modelled": MODELLED,
+        "budget_texts": {ALL: "all"},
+        "notes": NOTES,
+        "traffic": tuple(f"{one.name}: {one.about}. Source: {one.source}." for one in stored().values()),
         "has_floor": any(row.floor_us for row in rows),
     }
     return Block("length_scan.html", context, _verdicts(panels), num_figures=len(shown))
@@ -92,8 +103,7 @@ def _pick(point: Point) -> str:
 def _panels(found: Iterable[Series]) -> tuple[Panel, ...]:
     groups: dict[bytes, list[Series]] = {}
     for one in found:
-        key = point_key(one.rows[0].point, seq_len=0, token_budget=0)
-        groups.setdefault(key, []).append(one)
+        groups.setdefault(setting_key(one.rows[0].point), []).append(one)
     return tuple(Panel(_settings(group[0].rows[0].point), tuple(group)) for group in groups.values())
 
 
@@ -112,7 +122,7 @@ def _selectors(panels: Sequence[Panel]) -> list[dict[str, Any]]:
     return [{"name": name, "values": list(found)} for name, found in values.items() if len(found) > 1]
 
 
-def _panel(panel: Panel, uid: str) -> dict[str, Any]:
+def _panel(panel: Panel, found: Outlook, uid: str) -> dict[str, Any]:
     rows = [row for one in panel.series for row in one.rows]
     drawn = figure(panel.series)
     ceilings = sorted({row.ceiling_gb_s for row in rows if row.ceiling_gb_s})
@@ -124,7 +134,19 @@ def _panel(panel: Panel, uid: str) -> dict[str, Any]:
         "focus": _focus(panel.series),
         "sentences": verdicts(panel.series),
         "table": table(rows),
+        "no_tails": why_no_tails(rows),
+        "outlook": [_plain(one) for one in tables(found)],
         "ceilings": list(dict.fromkeys(f"{gb_s:.4g}" for gb_s in ceilings[:1] + ceilings[-1:])),
+    }
+
+
+def _plain(one: Table) -> dict[str, Any]:
+    """A table for the template: heads as lines, cells as text."""
+    return {
+        "title": one.title,
+        "heads": [head.split("\n") for head in one.heads],
+        "rows": one.rows,
+        "note": one.note,
     }
 
 

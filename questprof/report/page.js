@@ -1,5 +1,5 @@
 "use strict";
-// Draws the length scans. Every number comes from the page; a profile's text is never read as code or markup.
+// Draws the figures. Every number comes from the page; a profile's text is never read as code or markup.
 (() => {
   const root = document.documentElement;
   root.classList.add("js");
@@ -8,7 +8,7 @@
   const COLOURS = { "dense-floor": "dense", "quest-floor": "quest", ceiling: "muted", crossing: "ink" };
   const CONFIG = { displaylogo: false, responsive: true, showSendToCloud: false, plotlyServerURL: "",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
-  const NARROW = 520, LEGEND_ENTRY = 135, LEGEND_ROW = 20;
+  const NARROW = 520, LEGEND_ENTRY = 135, PLAIN_ENTRY = 215, LEGEND_ROW = 20, TICKS_AND_TITLE = 90;
 
   const digits = (value) => (value >= 100 ? String(Math.round(value)) : String(Number(value.toPrecision(3))));
   const tokens = (length) => (length < 1024 ? `${Math.round(length)}` : `${Number((length / 1024).toPrecision(3))}k`);
@@ -56,28 +56,36 @@
     };
   }
 
+  const axisLines = () => ({ gridcolor: colour("grid"), linecolor: colour("muted"), zeroline: false, ticks: "outside", tickcolor: colour("grid") });
+
+  // What all figures share: colours of the theme, margins, a legend below in rows of `entry` pixels.
+  function frame(width, entries, right, entry) {
+    const left = width < NARROW ? 48 : 64;
+    // The legend is as wide as the axes, and plotly moves these right until tick labels and title fit.
+    const legendRows = Math.ceil(entries / Math.max(1, Math.floor((width - Math.max(left, TICKS_AND_TITLE) - right) / (entry + 45))));
+    return {
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: colour("ink") },
+      margin: { l: left, r: right, t: 36, b: (width < NARROW ? 74 : 58) + legendRows * LEGEND_ROW },
+      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, xanchor: "left", entrywidth: entry,
+        entrywidthmode: "pixels" },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("muted"), activecolor: colour("ink") },
+      hoverlabel: { align: "left", bgcolor: colour("raised"), bordercolor: colour("rule"), font: { color: colour("ink"), family: getComputedStyle(document.body).fontFamily, size: 13 } },
+      hovermode: "closest",
+    };
+  }
+
   function layout(spec, unit, budget, width, entries) {
-    const narrow = width < NARROW;
-    const left = narrow ? 48 : 64, right = spec.budgets.length > 1 ? 52 : 16;
-    const legendRows = Math.ceil(entries / Math.max(1, Math.floor((width - left - right) / (LEGEND_ENTRY + 45))));
-    const lines = { gridcolor: colour("grid"), linecolor: colour("muted"), zeroline: false, ticks: "outside", tickcolor: colour("grid") };
     const crossing = spec.crossings.find((one) => one.budget === budget);
     const ticks = spec.layout.xaxis.tickvals;
     const { title, type } = spec.units[unit];
     return {
       ...spec.layout,
-      paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: colour("ink") },
-      margin: { l: left, r: right, t: 36, b: 58 + legendRows * LEGEND_ROW },
-      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, xanchor: "left", entrywidth: LEGEND_ENTRY,
-        entrywidthmode: "pixels" },
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("muted"), activecolor: colour("ink") },
-      hoverlabel: { align: "left", bgcolor: colour("raised"), bordercolor: colour("rule"), font: { color: colour("ink"), family: getComputedStyle(document.body).fontFamily, size: 13 } },
-      hovermode: "closest",
+      ...frame(width, entries, spec.budgets.length > 1 ? 52 : 16, LEGEND_ENTRY),
       uirevision: unit,
-      xaxis: { ...spec.layout.xaxis, ...lines },
-      yaxis: { ...lines, type, automargin: true, title: { text: title, standoff: 8 }, rangemode: type === "linear" ? "tozero" : "normal",
+      xaxis: { ...spec.layout.xaxis, ...axisLines() },
+      yaxis: { ...axisLines(), type, automargin: true, title: { text: title, standoff: 8 }, rangemode: type === "linear" ? "tozero" : "normal",
         tickformat: "~g", exponentformat: "none", dtick: type === "log" ? "D2" : undefined },
       ...(crossing ? marked(crossing, [ticks[0], ticks[ticks.length - 1]]) : {}),
     };
@@ -85,6 +93,7 @@
 
   function draw(panel) {
     if (panel.hidden || !window.Plotly) return;
+    if (!panel.querySelector("input")) { drawPlain(panel); return; }
     const spec = panel.spec || (panel.spec = JSON.parse(panel.querySelector(".figure-data").textContent));
     const chosen = (name) => {
       const inputs = [...panel.querySelectorAll("input")].filter((input) => input.name === `${panel.id}-${name}`);
@@ -96,6 +105,24 @@
     const entries = traces.filter((trace) => trace.visible && trace.showlegend !== false).length;
     const width = plot.clientWidth;
     Plotly.react(plot, traces, layout(spec, unit, budget, width, entries), { ...CONFIG, displayModeBar: width < NARROW ? false : "hover" });
+  }
+
+  // A figure without controls: a trace's role is its colour, its hover texts come escaped.
+  function drawPlain(figure) {
+    if (!window.Plotly || !figure.querySelector(".figure-data")) return;
+    const spec = figure.spec || (figure.spec = JSON.parse(figure.querySelector(".figure-data").textContent));
+    const plot = figure.querySelector(".plot");
+    const width = plot.clientWidth;
+    const traces = spec.data.map((trace) => {
+      const paint = colour(trace.meta.role);
+      return { ...trace, hoverinfo: "text", hovertext: trace.meta.hover, line: { ...trace.line, color: paint, width: 2 },
+        marker: { ...trace.marker, color: paint, size: 9 } };
+    });
+    const { xaxis, yaxis, barmode } = spec.layout;
+    const ticks = (axis) => (axis.type === "log" && !axis.tickvals ? { tickformat: "~r", dtick: 1 } : { tickformat: "~g" });
+    const axes = { xaxis: { ...xaxis, ...axisLines(), ...(xaxis.tickvals ? {} : ticks(xaxis)) },
+      yaxis: { ...yaxis, ...axisLines(), ...ticks(yaxis), automargin: true } };
+    Plotly.react(plot, traces, { ...frame(width, traces.length, 16, PLAIN_ENTRY), ...axes, ...(barmode ? { barmode } : {}) }, { ...CONFIG, displayModeBar: width < NARROW ? false : "hover" });
   }
 
   // Shows the panel that agrees with most selectors, the one just changed before all others.
@@ -122,10 +149,13 @@
     choose(scan, panels, null);
     all.push(...panels);
   });
-  themes.forEach((theme) => theme.addEventListener("change", () => all.forEach(draw)));
+  const plain = [...document.querySelectorAll(".plain-figure")];
+  plain.forEach(drawPlain);
+  const redraw = () => { all.forEach(draw); plain.forEach(drawPlain); };
+  themes.forEach((theme) => theme.addEventListener("change", redraw));
   let waiting = 0;
   addEventListener("resize", () => {
     cancelAnimationFrame(waiting);
-    waiting = requestAnimationFrame(() => all.forEach(draw));
+    waiting = requestAnimationFrame(redraw);
   });
 })();

@@ -19,7 +19,8 @@ from markupsafe import Markup
 import questprof
 from questprof.errors import QuestprofError
 from questprof.model import Profile
-from questprof.report import baselines, environment, length_scan
+from questprof.report import baselines, environment, length_scan, roofline
+from questprof.report import bytes as bytes_section
 from questprof.report.section import Section
 
 PlotlyJs = Literal["inline", "cdn", "directory"]
@@ -29,6 +30,8 @@ PLOTLY_FILE: Final = "plotly.min.js"
 SECTIONS: Final = (
     Section("length-scan", "Length scan", length_scan.build),
     Section("baselines", "Baselines and layouts", baselines.build),
+    Section("roofline", "Roofline", roofline.build),
+    Section("bytes", "Bytes", bytes_section.build),
     Section("environment", "Environment and provenance", environment.build),
 )
 """In the page's order. A section appears where its builder finds its data."""

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from questprof.report.figure import MEASURED, MODELLED
-from questprof.rows import Row
+from questprof.crossover.tables import MEASURED, MODELLED
+from questprof.rows import Row, Stat
 from questprof.scan import EXTRA_STAGES, TIMED
 from questprof.units import format_bytes, format_count, format_us
 
@@ -36,6 +36,12 @@ def _ratio(value: float) -> str:
 
 def _interval(value: tuple[float, float]) -> str:
     return f"{format_us(value[0])}–{format_us(value[1])}"
+
+
+def _caches(row: Row) -> str | None:
+    """`cold`, or which side is not."""
+    warm = [f"{stage} {state}" for stage, state in row.cache_states.items() if state != "cold"]
+    return ", ".join(warm) or ("cold" if row.cache_states else None)
 
 
 _POINT: Final = "point"
@@ -69,6 +75,7 @@ _UNION: Final = _field("union_ratio", "union / K", "counted: page ids", _ratio)
 _CHECK: Final = Column(
     "check_ratio", "error / tolerance", "check", lambda row: row.check_ratio, lambda value: f"{value:.2g}"
 )
+_CACHES: Final = Column("cache_states", "caches", "check", _caches, str)
 _STATUS: Final = _field("status", "status", "check", str)
 
 
@@ -103,9 +110,32 @@ def _columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     names = dict.fromkeys(baseline.name for row in rows for baseline in row.baselines)
     union = (_UNION,) if any(row.point.shape.group_size > 1 for row in rows) else ()
     extras = [stage for stage in EXTRA_STAGES if any(stage in row.stats for row in rows)]
-    measured = (*map(_extra_column, extras), *map(_baseline_column, names), *_SPREAD)
+    tails = [column for column in _SLOW if any(column.value(row) for row in rows)]
+    measured = (*map(_extra_column, extras), *map(_baseline_column, names), *_SPREAD, *tails)
     read = (_READ,) if any(row.dense_x_read for row in rows) else ()
-    return (*_HEAD, *measured, *read, *_TAIL, *union, _CHECK, _STATUS)
+    caches = (_CACHES,) if any(_caches(row) not in (None, "cold") for row in rows) else ()
+    return (*_HEAD, *measured, *read, *_TAIL, *union, _CHECK, *caches, _STATUS)
+
+
+def why_no_tails(rows: Sequence[Row]) -> str:
+    """Why the table lacks p95 and p99, each reason once; '' where it has them all."""
+    stats = [stat for row in rows for stat in _sides(row).values() if stat]
+    return "; ".join(dict.fromkeys(stat.no_tail for stat in stats if stat.no_tail))
+
+
+def _sides(row: Row) -> dict[str, Stat | None]:
+    return {"dense": row.fastest.stat if row.fastest else None, "quest": row.stats.get("quest")}
+
+
+def _tail_column(side: str, name: str) -> Column:
+    def value(row: Row) -> float | None:
+        stat = _sides(row)[side]
+        return getattr(stat, name) if stat else None
+
+    return Column(f"{side}_{name}_us", f"{side} {name}", _TIMES, value, format_us)
+
+
+_SLOW: Final = tuple(_tail_column(side, name) for name in ("p95", "p99") for side in ("dense", "quest"))
 
 
 def _extra_column(stage: str) -> Column:
@@ -155,6 +185,11 @@ def _reason(column: Column, row: Row) -> str:
         return ": ".join(filter(None, (found[0].status, found[0].reason))) if found else "not in this run"
     if column.field == "check_ratio":
         return "not checked"
+    if column.field == "cache_states":
+        return "not recorded"
+    if column in _SLOW:
+        stat = _sides(row)[column.field.partition("_")[0]]
+        return stat.no_tail if stat else "not timed"
     if column.field.removesuffix("_us") in EXTRA_STAGES:
         return "not asked for at this point"
     side = "quest_us" if column.field.startswith("quest") else "dense_us"
@@ -177,6 +212,8 @@ def _notes(row: Row) -> str:
         notes.append("the budget covers the length: every page is read, and the summary too")
     if row.pool_bytes < row.point.pool_bytes and row.status in TIMED:
         notes.append(f"memory allowed a pool of {format_bytes(row.pool_bytes)}")
+    if row.warm:
+        notes.append(f"warm, not cold: {' and '.join(row.warm)} touched too few bytes")
     if row.status == "unstable":
         notes.append(": ".join(filter(None, ("unstable, kept out of the verdict", row.reason))))
     if row.check == "wrong" and row.status != "wrong":

@@ -272,7 +272,7 @@ def test_without_scripts_every_table_can_be_read(browser, folder):
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         browser.open(folder / "many.html")
-        tables = "[...document.querySelectorAll('.panel table')]"
+        tables = "[...document.querySelectorAll('.panel .points')]"
         assert browser.evaluate(f"{tables}.filter((t) => t.offsetHeight > 100).length") == 4
         assert browser.evaluate("document.querySelector('noscript p, noscript').offsetHeight") > 10
         assert browser.evaluate(
@@ -300,3 +300,15 @@ def test_hostile_text_is_drawn_as_text(opened, tmp_path, text):
     )
     assert page.evaluate("document.querySelectorAll('img, .plot a, .plot b').length") == 0
     assert page.requests == [path.as_uri()]
+
+
+@pytest.mark.parametrize("width", [360, 500, 700, 1280])
+def test_the_axis_title_lies_below_the_tick_labels(opened, width):
+    page = opened("one.html", width)
+    rect = f"{PLOT}.querySelector('.xtitle').getBoundingClientRect()"
+    labels = f"[...{PLOT}.querySelectorAll('.xtick text')].map((t) => t.getBoundingClientRect().bottom)"
+    assert page.evaluate(f"{rect}.top") >= page.evaluate(f"Math.max(...{labels})") - 1
+    assert (
+        page.evaluate(f"{rect}.bottom")
+        <= page.evaluate(f"{PLOT}.querySelector('.legend').getBoundingClientRect().top") + 1
+    )

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from profiles import GQA_SHAPE, READ_1000, SHAPE, dense, profile, quest, two_baselines
-from questprof.crossover import crossover
-from questprof.model import Check
+from questprof.crossover.sentences import crossover
+from questprof.model import Check, StageTiming
 from questprof.report import render
 from questprof.scan import scan_rows, series
 
@@ -247,7 +247,8 @@ def test_every_column_stands_under_its_source(page_of):
 def test_scripts_off_leaves_note_tables_and_nothing_hidden(page_of):
     page = page_of(*two_baselines(), *two_baselines(batch_size=8))
     assert "The tables below hold every number" in page.all("noscript")[0][1]
-    assert len(page.all("table")) == 5  # two settings, their baselines, and the ceilings
+    # two settings, each with crossovers, costs, overhead and traffic; all crossovers, baselines, ceilings
+    assert len(page.all("table")) == 2 * 5 + 1 + 2 + 1
     assert not [attrs for _, attrs, _ in page.elements if "hidden" in attrs]
 
 
@@ -281,3 +282,72 @@ def test_layouts_orders_and_keys_are_settings(page_of):
               for attrs, text in page.all("h3") if "query" in text]  # fmt: skip
     assert sorted(titles) == ["", ", keys ramp", ", page order scattered, pool 4 GiB", ", summary transposed"]
     assert page.text.count("memory allowed a pool of 1 GiB") == 1
+
+
+def titles(page) -> list[str]:
+    return [text for _, text in page.all("h4")]
+
+
+def test_crossovers_costs_overhead_and_traffic_follow_the_table(page_of):
+    page = page_of(*two_baselines())
+    assert titles(page) == [
+        "From which length Quest is faster than the fastest dense baseline",
+        "Fixed cost and rate of each stage",
+        "What Quest costs when it saves nothing (budget >= length)",
+        "What it covers of given traffic",
+    ]
+    assert "from 2.11k" in page.text
+    assert "Source: Azure LLM inference trace 2023" in page.text
+    assert "synthetic, no measurement" in page.text
+
+
+def test_without_a_ceiling_there_is_no_table_of_costs_and_a_reason(page_of):
+    page = page_of(*two_baselines(), ceilings=())
+    assert "Fixed cost and rate of each stage" not in titles(page)
+    assert "No model: no read ceiling was measured." in page.text
+
+
+def test_warm_points_are_marked(page_of):
+    assert "cache_states" not in page_of(*two_baselines()).cells
+    record = quest(8192, (4.0, 2.0, 6.0))
+    warm = replace(record, timing={"quest": StageTiming(1, 1, 100, "warm", "loop", "fixed")})
+    page = page_of(dense(8192, 40.0), dense(16384, 80.0), warm, quest(16384, (4.0, 2.0, 6.0)))
+    assert [text for _, text in page.cells["cache_states"]] == ["quest warm", "cold"]
+    notes = [text for _, text in page.all("td", class_="notes")]
+    assert notes[0] == "warm, not cold: quest touched too few bytes"
+    assert "warm" not in notes[1]
+
+
+def test_tails_have_columns_where_samples_are_single_steps(page_of):
+    """Samples 1 to 101 us: p95 is 96, p99 is 100. Dense has three samples, and its dash says so."""
+    samples = tuple(float(i) for i in range(1, 102))
+    record = quest(8192, (4.0, 2.0, 6.0))
+    record = replace(record, times_us={**record.times_us, "quest": samples})
+    page = page_of(dense(8192, 100.0), record)
+    assert (page.cells["quest_p95_us"], page.cells["quest_p99_us"]) == (
+        [("96.0", "96.0")],
+        [("100.0", "100")],
+    )
+    assert "dense_p95_us" not in page.cells
+    assert "3 samples: p95 needs 20 and p99 100" in page.text
+    means = {"quest": StageTiming(182, 1, 100, "cold", "loop", "fixed")}
+    page = page_of(dense(8192, 100.0), replace(record, timing=means))
+    assert not [field for field in page.cells if "p95" in field or "p99" in field]
+    assert "a sample is the mean of many steps" in page.text
+
+
+def test_budgets_of_the_length_itself_are_one_curve(page_of):
+    records = [
+        r for n in (2048, 4096, 8192) for r in (dense(n, n / 100), quest(n, (1.0, 1.0, n / 100), budget=n))
+    ]
+    page = page_of(*records, *(quest(n, (1.0, 1.0, 5.0)) for n in (2048, 4096, 8192)))
+    (figure,) = page.figures
+    names = [trace["name"] for trace in figure["data"] if trace["meta"]["role"] == "quest"]
+    assert names == ["Quest, budget 1024", "Quest, budget all"]
+    labels = [attrs["value"] for attrs, _ in page.all("input") if attrs["name"].endswith("-budget")]
+    assert [float(label) for label in labels] == [float(budget) for budget in figure["budgets"]]
+    assert {float(t["meta"]["budget"]) for t in figure["data"] if t["meta"]["budget"]} == set(
+        map(float, labels)
+    )
+    assert "all" in [text for _, text in page.all("span")]
+    assert "Budget all: it covers every length measured" in page.text

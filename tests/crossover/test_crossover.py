@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from profiles import GQA_SHAPE, dense, profile, quest, two_baselines
-from questprof.crossover import crossover, format_length, format_speed_up, sentence, verdicts
+from questprof.crossover.crossing import Resampled, resampled
+from questprof.crossover.sentences import (
+    crossover,
+    format_length,
+    format_speed_up,
+    overhead_text,
+    resampled_text,
+    sentence,
+    verdicts,
+)
 from questprof.model import Check
-from questprof.rows import Series
+from questprof.rows import ALL, Series
 from questprof.scan import scan_rows, series
 
 
@@ -306,3 +316,134 @@ def test_gqa_pairs_by_layout():
         "Budget 1024", "Budget 1024, transposed summary",
     ]  # fmt: skip
     assert all("real models lie between" in sentence for sentence in said)
+
+
+def noisy(curve: dict[int, tuple[tuple[float, ...], tuple[float, ...]]]) -> Series:
+    """One series with the given samples of dense and Quest at each length."""
+    records = []
+    for length, (dense_us, quest_us) in curve.items():
+        records += [
+            replace(dense(length, 1.0), times_us={"dense": dense_us}),
+            replace(quest(length, (1.0, 1.0, 1.0), budget=16), times_us={"quest": quest_us}),
+        ]
+    (found,) = series(scan_rows(profile(*records, ceilings=())))
+    return found
+
+
+def test_resampling_worked_by_hand():
+    """8k: dense always 50, Quest 100 in 2 of 3 samples, otherwise 200; 32k: dense 200, Quest 100.
+
+    A resample of 3 has 100 as its median unless it draws 200 at least twice: chance 3 x (1/3)^2 x (2/3) +
+    (1/3)^3 = 7/27 of the time. Speed-ups 1/2 and 2 cross at 16k; 1/4 and 2 at 8k x 4 ** (2/3) = 20642.5.
+    """
+    one = noisy({8192: ((50.0,) * 3, (100.0, 100.0, 200.0)), 32768: ((200.0,) * 3, (100.0,) * 3)})
+    found = resampled(one)
+    assert crossover(one).seq_len == pytest.approx(16384)
+    assert (found.low, found.high) == (pytest.approx(16384), pytest.approx(8192 * 4 ** (2 / 3)))
+    assert found.same_answer == 1.0
+    assert (
+        sentence(one)
+        == "Budget 16: Quest is faster from 16k tokens (16k to 20k in 95% of resamples); 2.0x at 32k."
+    )
+
+
+def test_what_slows_both_sides_moves_no_crossover():
+    """Quest takes 2 and 1/2 of dense in every round: drawn by rounds the ratio never changes."""
+    rounds = (100.0, 140.0, 90.0, 300.0, 110.0)
+    doubled, halved = tuple(2 * us for us in rounds), tuple(us / 2 for us in rounds)
+    found = resampled(noisy({8192: (rounds, doubled), 32768: (rounds, halved)}))
+    assert (found.low, found.high) == (pytest.approx(16384), pytest.approx(16384))
+
+
+def test_an_interval_may_leave_the_range():
+    """At 8k Quest takes 90 or 110 against 100: about half of the resamples are faster everywhere."""
+    one = noisy({8192: ((100.0,) * 3, (90.0, 110.0, 110.0)), 32768: ((100.0,) * 3, (50.0,) * 3)})
+    found = resampled(one)
+    assert found.low is None
+    assert 0.6 < found.same_answer < 0.9  # 1 - 7/27 = 0.74
+    assert resampled_text(crossover(one), found) == f"below 8k to {format_length(found.high, 2)}"
+    one = noisy({8192: ((100.0,) * 3, (200.0,) * 3), 32768: ((100.0,) * 3, (99.0, 99.0, 101.0))})
+    found = resampled(one)
+    assert (found.low, found.high) == (pytest.approx(crossover(one).seq_len), None)
+    assert resampled_text(crossover(one), found).endswith("to beyond 32k")
+
+
+def test_answers_without_a_length_have_a_share_alone():
+    shaky = noisy({8192: ((100.0,) * 3, (90.0, 90.0, 110.0)), 32768: ((100.0,) * 3, (50.0,) * 3)})
+    found = resampled(shaky)
+    assert crossover(shaky).kind == "always"
+    assert (found.low, found.high) == (None, None)
+    assert 0.6 < found.same_answer < 0.9
+    assert resampled(series_of({8192: 0.5, 32768: 0.5})) == Resampled(None, None, 1.0)
+    assert resampled(series_of({2048: 1.3}, budget=4096)) is None
+
+
+spreads = st.lists(
+    st.tuples(
+        st.lists(st.floats(50.0, 150.0), min_size=3, max_size=6),
+        st.lists(st.floats(50.0, 150.0), min_size=3, max_size=6),
+    ),
+    min_size=2,
+    max_size=4,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(spreads, st.floats(0.01, 100.0))
+def test_the_interval_holds_the_crossover_whatever_the_clock_s_unit(samples, scale):
+    lengths = [1024 * 2**i for i in range(len(samples))]
+    one = noisy({n: (tuple(d), tuple(q)) for n, (d, q) in zip(lengths, samples, strict=True)})
+    found, interval = crossover(one), resampled(one)
+    assert 0 <= interval.same_answer <= 1
+    if found.kind == "length":
+        assert (interval.low or 0.0) <= found.seq_len <= (interval.high or math.inf)
+    scaled = noisy(
+        {
+            n: (tuple(scale * us for us in d), tuple(scale * us for us in q))
+            for n, (d, q) in zip(lengths, samples, strict=True)
+        }
+    )
+    assume(all(abs(row.speed_up - 1) > 1e-9 for row in one.rows))
+    again = crossover(scaled)
+    assert again.kind == found.kind
+    assert (again.seq_len or 0) == pytest.approx(found.seq_len or 0, rel=1e-6)
+
+
+def whole(*costs: tuple[int, float, float]) -> Series:
+    """Points whose budget is their length: (length, dense us, Quest us)."""
+    records = [
+        record
+        for length, dense_us, quest_us in costs
+        for record in (
+            dense(length, dense_us),
+            quest(length, (quest_us / 2, quest_us / 4, quest_us / 4), budget=length),
+        )
+    ]
+    (found,) = series(scan_rows(profile(*records, ceilings=())))
+    return found
+
+
+def test_budgets_of_the_length_itself_make_one_series_of_overhead():
+    """2k: 20 - 15 = 5 us, 1.33x dense; 8k: 66 - 60 = 6 us, 1.10x."""
+    one = whole((2048, 15.0, 20.0), (4096, 30.0, 36.0), (8192, 60.0, 66.0))
+    assert (one.token_budget, one.budget_text) == (ALL, "all")
+    assert crossover(one).kind == "trivial"
+    assert [row.overhead_us for row in one.rows] == [pytest.approx(5), pytest.approx(6), pytest.approx(6)]
+    assert overhead_text(one.rows) == "5.00 us (1.33x dense) at 2k, 6.00 us (1.10x dense) at 8k"
+    assert sentence(one) == (
+        "Budget all: it covers every length measured, so Quest reads every page and the summary too: nothing "
+        "to gain, and its cost on top, 5.00 us (1.33x dense) at 2k, 6.00 us (1.10x dense) at 8k."
+    )
+
+
+def test_a_cost_below_zero_is_said_as_such():
+    assert overhead_text(whole((2048, 20.0, 16.0), (4096, 30.0, 36.0)).rows).startswith(
+        "-4.00 us (0.80x dense)"
+    )
+
+
+def test_no_overhead_above_the_budget_or_without_evidence():
+    above = series_of({8192: 2.0})
+    assert [row.overhead_us for row in above.rows] == [None]
+    unstable = [dense(2048, 10.0), quest(2048, (5.0, 5.0, 5.0), budget=2048, status="unstable")]
+    assert [row.overhead_us for row in scan_rows(profile(*unstable))] == [None]

@@ -1,26 +1,32 @@
-"""From which length Quest is faster than the fastest dense baseline: the measured crossover of one series.
+"""The measured crossover in words: from which length Quest is faster than the fastest dense baseline.
 
-Pure. Between neighbouring lengths the logarithm of the speed-up is taken as linear in the logarithm of the
-length, which is exact where both times are powers of the length. Only usable rows count (checked, stable,
-possible), and only lengths above the budget: at or below it Quest reads every page and the summary too.
+Pure. `crossing.py` finds it, `predict.py` has the modelled one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Final, Literal
+from typing import Final
 
+from questprof.crossover.crossing import Crossover, Resampled, crossover, resampled
 from questprof.grid import NORMAL_DATA
 from questprof.model import Point
 from questprof.rows import Row, Series
+from questprof.samples import LEVEL
 from questprof.scan import point_key
-from questprof.units import format_count
+from questprof.units import format_count, format_us
 
-Kind = Literal["length", "only between", "always", "never in range", "trivial", "no valid point"]
-
+__all__ = [
+    "Crossover",
+    "crossover",
+    "format_length",
+    "format_speed_up",
+    "overhead_text",
+    "resampled_text",
+    "sentence",
+    "verdicts",
+]
 
 _SETTINGS: Final[tuple[Callable[[Point], str], ...]] = (
     lambda point: point.shape.name,
@@ -32,62 +38,6 @@ _SETTINGS: Final[tuple[Callable[[Point], str], ...]] = (
     lambda point: f"{point.data} keys" if point.data not in NORMAL_DATA else "normal keys",
 )
 """What a sentence starts with where it differs between series, for a point of the series."""
-
-
-@dataclass(frozen=True)
-class Crossover:
-    """The answer for one series; lengths in tokens."""
-
-    kind: Kind
-    seq_len: float | None = None
-    """Interpolated length of the last upward crossing."""
-    bracket: tuple[int, int] | None = None
-    """The neighbouring measured lengths around it."""
-    until: float | None = None
-    """Kind `only between`: the length from which Quest is slower again."""
-    steady: bool = True
-    """Whether the answer changes once at most; otherwise seq_len is the last of several crossings."""
-    lengths: tuple[int, ...] = ()
-    """Lengths that count: usable and above the budget."""
-    longest_speed_up: float | None = None
-    """Speed-up at the last of them."""
-    left_out: tuple[Row, ...] = ()
-    """Rows above the budget without a valid pair of figures."""
-
-
-def crossover(series: Series) -> Crossover:
-    """Where Quest becomes faster than the fastest dense baseline at each length of `series`."""
-    above = [row for row in series.rows if not row.trivial]
-    if not above:
-        return Crossover("trivial")
-    left_out = tuple(row for row in above if not row.usable)
-    curve = [(row.seq_len, row.speed_up) for row in above if row.usable and row.speed_up]
-    if not curve:
-        return Crossover("no valid point", left_out=left_out)
-    ups = [pair for pair in pairwise(curve) if pair[0][1] <= 1 < pair[1][1]]
-    downs = [pair for pair in pairwise(curve) if pair[1][1] <= 1 < pair[0][1]]
-    up, down = (pairs[-1] if pairs else None for pairs in (ups, downs))
-    ends_faster = curve[-1][1] > 1
-    kind: Kind = (
-        ("length" if up else "always") if ends_faster else "only between" if down else "never in range"
-    )
-    return Crossover(
-        kind,
-        seq_len=_interpolate(*up) if up else None,
-        bracket=(up[0][0], up[1][0]) if up else None,
-        until=_interpolate(*down) if down and not ends_faster else None,
-        steady=len(ups) + len(downs) <= 1,
-        lengths=tuple(length for length, _ in curve),
-        longest_speed_up=curve[-1][1],
-        left_out=left_out,
-    )
-
-
-def _interpolate(one: tuple[int, float], other: tuple[int, float]) -> float:
-    """Length at which the speed-up is 1, with log(speed-up) linear in log(length)."""
-    (length, speed_up), (next_length, next_speed_up) = one, other
-    share = math.log(speed_up) / (math.log(speed_up) - math.log(next_speed_up))
-    return float(min(max(length * (next_length / length) ** share, length), next_length))
 
 
 def sentence(series: Series, shared: Series | None = None) -> str:
@@ -106,7 +56,8 @@ def sentence(series: Series, shared: Series | None = None) -> str:
         said = f"{_reach(best)}, whether {same} ({_at(best)}) or pick independently ({_at(found)}); "
         said += "real models lie between"
     else:
-        said = f"{_reach(best)} if {same}, and {_reach(found)} if they pick independently; "
+        said = f"{_reach(best, _doubt(best, shared))} if {same}, and "
+        said += f"{_reach(found, _doubt(found, series))} if they pick independently; "
         both = [_at(best), _at(found)]
         if best.lengths[-1] == found.lengths[-1]:
             both[0] = format_speed_up(best.longest_speed_up or math.nan)
@@ -117,12 +68,14 @@ def sentence(series: Series, shared: Series | None = None) -> str:
 def _budget(series: Series) -> str:
     """`Budget 1024`, with the summary layout where it is not equation (12)'s own."""
     layout = series.summary_layout
-    return f"Budget {series.token_budget}{f', {layout} summary' if layout != 'paired' else ''}"
+    return f"Budget {series.budget_text}{f', {layout} summary' if layout != 'paired' else ''}"
 
 
 def _alone(series: Series, note: str = "") -> str:
     found = crossover(series)
-    said = f"Quest is {_reach(found)}; {_at(found)}" if found.lengths else _no_curve(found)
+    if not found.lengths:
+        return f"{_budget(series)}{note}: {_no_curve(series, found)}."
+    said = f"Quest is {_reach(found, _doubt(found, series))}; {_at(found)}"
     return f"{_budget(series)}{note}: {said}.{_left_out(found)}"
 
 
@@ -151,13 +104,17 @@ def _setting(one: Series) -> tuple[str, ...]:
     return tuple(text(one.rows[0].point) for text in _SETTINGS)
 
 
-def format_length(length: float) -> str:
-    """An interpolated length in two or three digits: 11264.0 -> `11k`, 5200.0 -> `5.1k`, 700.4 -> `700`."""
+def format_length(length: float, digits: int = 1) -> str:
+    """An interpolated length in two or three digits: 11264.0 -> `11k`, 5200.0 -> `5.1k`, 700.4 -> `700`.
+
+    `digits` after the point below 9.95k, one less below 99.5k and two less above.
+    """
     if length < 1024:
         return f"{length:.0f}"
     value, suffix = (length / 1024, "k") if length < 1048576 else (length / 1048576, "m")
-    text = f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
-    return text.removesuffix(".0") + suffix
+    fewer = 0 if value < 9.95 else 1 if value < 99.5 else 2
+    text = f"{value:.{max(0, digits - fewer)}f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text) + suffix
 
 
 def format_speed_up(speed_up: float) -> str:
@@ -170,8 +127,41 @@ def _at(found: Crossover) -> str:
     return f"{format_speed_up(found.longest_speed_up or math.nan)} at {format_count(found.lengths[-1])}"
 
 
-def _reach(found: Crossover) -> str:
-    """`faster ...` or `not faster ...`, to follow "Quest is"."""
+def resampled_text(found: Crossover, interval: Resampled | None, digits: int = 2) -> str:
+    """`3.21k to 3.22k`, where the crossovers of LEVEL of the resamples lie; one length where both ends are.
+
+    Empty without a crossover; `digits` as for `format_length`.
+    """
+    if interval is None or found.kind != "length":
+        return ""
+    first, last = (format_count(found.lengths[i]) for i in (0, -1))
+    low = format_length(interval.low, digits) if interval.low else f"below {first}"
+    high = format_length(interval.high, digits) if interval.high else f"beyond {last}"
+    return f"{low} to {high}" if low != high else low
+
+
+def _doubt(found: Crossover, series: Series) -> str:
+    """The interval in brackets, for a sentence: where resampling moves the length as it is written there."""
+    text = resampled_text(found, resampled(series, found), 1) if found.kind == "length" else ""
+    return f" ({text} in {LEVEL:.0%} of resamples)" if " to " in text else ""
+
+
+def overhead_text(rows: Iterable[Row]) -> str:
+    """`6.16 us (1.45x dense) at 2k, 7.17 us (1.34x dense) at 4k`: what Quest costs where it saves nothing.
+
+    The shortest and the longest such length; '' without one.
+    """
+    costs = [(row, row.overhead_us) for row in rows if row.overhead_us is not None and row.speed_up]
+    ends = costs if len(costs) < 2 else [costs[0], costs[-1]]
+    return ", ".join(
+        f"{'-' * (cost < 0)}{format_us(abs(cost))} us ({format_speed_up(1 / (row.speed_up or math.nan))} "
+        f"dense) at {format_count(row.seq_len)}"
+        for row, cost in ends
+    )
+
+
+def _reach(found: Crossover, doubt: str = "") -> str:
+    """`faster ...` or `not faster ...`, to follow "Quest is"; `doubt` as `_doubt` says it."""
     measured = _span(found.lengths)
     if found.kind == "always":
         return f"faster at every length measured above the budget ({measured})"
@@ -181,7 +171,7 @@ def _reach(found: Crossover) -> str:
     start = f"from {format_length(found.seq_len)} " if found.seq_len else ""
     if found.until is not None:
         return f"faster only {start}{'to' if start else 'up to'} {format_length(found.until)} tokens{turns}"
-    return f"faster {start}tokens{turns}"
+    return f"faster {start}tokens{doubt}{turns}"
 
 
 def _span(lengths: Sequence[int]) -> str:
@@ -189,11 +179,12 @@ def _span(lengths: Sequence[int]) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def _no_curve(found: Crossover) -> str:
+def _no_curve(series: Series, found: Crossover) -> str:
     if found.kind == "trivial":
+        cost = overhead_text(series.rows)
         return (
             "it covers every length measured, so Quest reads every page and the summary too: "
-            "nothing to gain, and its cost on top"
+            f"nothing to gain, and its cost on top{f', {cost}' if cost else ''}"
         )
     return f"no verdict, no length above the budget has a valid pair of figures ({_reasons(found.left_out)})"
 
