@@ -13,18 +13,20 @@ import os
 import re
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
-from questprof.errors import QuestprofError
-from questprof.model import SCHEMA_VERSION, Header, Profile, Record, validate_shape
+from questprof.errors import Exit, QuestprofError
+from questprof.model import SCHEMA_VERSION, Environment, Header, Profile, Record, validate_shape
 from questprof.structs import Struct, canonical_json
 
 _SEAL = re.compile(rb',"crc32":(\d+)\}$')
+_UNREADABLE = (ValueError, msgspec.DecodeError, RecursionError)
+"""What a line that is no record raises; the last when it nests too deep."""
 _decode_header = msgspec.json.Decoder(Header).decode
 _decode_record = msgspec.json.Decoder(Record).decode
 
@@ -67,10 +69,10 @@ class ProfileWriter:
             self.kept = read_profile(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab")
+            self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise cannot_write(path, error) from error
-        self._lock()
+        lock(self._file, path)
 
     def begin(self, header: Header) -> Header:
         """Write `header`, or on resume keep the one there; the header that counts.
@@ -78,23 +80,26 @@ class ProfileWriter:
         Raises QuestprofError, with the file as it was, when the kept profile is of another environment.
         """
         if self.kept is None:
-            self._file.truncate(0)
+            self._cut(0)
             self._write(seal(header))
             return header
         theirs, ours = self.kept.header.environment, header.environment
         if theirs.env_id != ours.env_id:
-            raise QuestprofError(
-                f"cannot resume {self.path}",
-                f"it was measured in another environment ({differences(theirs, ours)})",
-                "Write to a new file, or start over with --force.",
-            )
+            raise other_environment(self.path, theirs, ours)
         data = self.path.read_bytes()
-        self._file.truncate(data.rfind(b"\n") + 1)
+        self._cut(data.rfind(b"\n") + 1)
         return self.kept.header
 
     def append(self, record: Record) -> None:
         """Write one record and force it to the disk."""
-        self._write(seal(record))
+        self.extend([record])
+
+    def extend(self, records: Iterable[Record]) -> None:
+        """Write the records of one loop in one go and force them to the disk.
+
+        QuestprofError when they do not fit: what was complete before stays, and `resume` cuts off the rest.
+        """
+        self._write(b"".join(map(seal, records)))
 
     def __enter__(self) -> ProfileWriter:
         return self
@@ -104,22 +109,39 @@ class ProfileWriter:
     ) -> None:
         self._file.close()
 
-    def _write(self, line: bytes) -> None:
-        self._file.write(line)
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def _lock(self) -> None:
-        """One writer a profile: two would tear each other's lines."""
+    def _cut(self, size: int) -> None:
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file.truncate(size)
         except OSError as error:
-            self._file.close()
+            raise cannot_write(self.path, error) from error
+
+    def _write(self, line: bytes) -> None:
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
             raise QuestprofError(
-                f"cannot write {self.path}",
-                "another questprof is writing it",
-                "Wait until it has ended, or name another file.",
+                f"cannot write {self.path} further",
+                str(error.strerror or error),
+                "What was complete before is kept: make room, then repeat the command with "
+                f"-o {self.path} --resume.",
+                Exit.MACHINE,
             ) from error
+
+
+def lock(file: IO[bytes], path: Path) -> None:
+    """Let one process write `path`, open as `file`, until it is closed: two would tear each other's lines."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise QuestprofError(
+            f"cannot write {path}",
+            "another questprof is writing it",
+            "Wait until it has ended, or name another file.",
+        ) from error
 
 
 def read_profile(path: Path, *, skip_corrupt: bool = False) -> Profile:
@@ -165,6 +187,15 @@ def output_exists(path: Path) -> QuestprofError:
     )
 
 
+def other_environment(path: Path, theirs: Environment, ours: Environment) -> QuestprofError:
+    """The error for a profile that was measured elsewhere than here."""
+    return QuestprofError(
+        f"cannot resume {path}",
+        f"it was measured in another environment ({differences(theirs, ours)})",
+        "Write to a new file, or start over with --force.",
+    )
+
+
 def cannot_write(path: Path, error: OSError) -> QuestprofError:
     """The error for an output that cannot be opened."""
     return QuestprofError(
@@ -202,7 +233,7 @@ def differences(one: Struct, other: Struct) -> str:
 def _read_header(path: Path, line: bytes) -> Header:
     try:
         version = msgspec.json.decode(line, type=_Version).schema_version
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise not_a_profile(path, f"line 1 is no header ({error})") from error
     if version > SCHEMA_VERSION:
         raise QuestprofError(
@@ -212,7 +243,7 @@ def _read_header(path: Path, line: bytes) -> Header:
         )
     try:
         return _decode_header(unseal(line))
-    except (ValueError, msgspec.DecodeError) as error:
+    except _UNREADABLE as error:
         raise not_a_profile(path, f"line 1 is corrupt: {error}") from error
 
 
@@ -220,7 +251,7 @@ def _read_records(lines: list[bytes]) -> Iterator[tuple[int, Record | Exception]
     for number, line in enumerate(lines, start=2):
         try:
             yield number, _valid(_decode_record(unseal(line)))
-        except (QuestprofError, ValueError, msgspec.DecodeError) as error:
+        except (QuestprofError, *_UNREADABLE) as error:
             yield number, error
 
 

@@ -1,0 +1,133 @@
+"""`questprof compare BASE NEW`: two runs, or two stage sets of one run, stage by stage."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from questprof.commands import options
+
+if TYPE_CHECKING:
+    from questprof.compare.pairs import Pairs
+    from questprof.compare.spread import Spread
+    from questprof.compare.verdicts import Outcome
+
+UNDECIDED = {"pass": 0, "fail": 1, "4": 4}
+FORMATS = ("table", "json", "md")
+
+
+def compare(
+    profiles: Annotated[
+        list[Path],
+        typer.Argument(help="BASE NEW; or one profile with --base and --new.", metavar="BASE [NEW]"),
+    ],
+    also: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--also", help="A further run of BASE's code; two or more measure the spread between runs."
+        ),
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option("--base", help="One profile: the backend that is compared with.")
+    ] = None,
+    new: Annotated[str | None, typer.Option("--new", help="One profile: the backend that is judged.")] = None,
+    threshold: Annotated[
+        str, typer.Option("--threshold", help="Difference up to which two figures are the same: 2%, 0.02.")
+    ] = "2%",
+    between_runs: Annotated[
+        str | None,
+        typer.Option("--between-runs", help="Stated spread between runs in place of the device's own: 3%."),
+    ] = None,
+    undecided: Annotated[
+        str, typer.Option("--undecided", help="Exit status of an undecided comparison: pass, fail or 4.")
+    ] = "4",
+    form: Annotated[str, typer.Option("--format", help="table, json, md (a CI summary).")] = "table",
+    everything: Annotated[bool, typer.Option("--all", help="Every row, not only the first.")] = False,
+    skip_corrupt: Annotated[
+        bool, typer.Option("--skip-corrupt", help="Leave corrupt lines out instead of stopping.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare other machines, dtypes and shapes as well.")
+    ] = False,
+    json: options.JSON = False,
+) -> None:
+    """Say of every stage whether it is the same, faster, slower or undecided; exit 0, 0, 1 or 4."""
+    from questprof.compare.verdicts import compare as judge
+
+    _choice("--undecided", undecided, tuple(UNDECIDED))
+    _choice("--format", form, FORMATS)
+    limit = _share("--threshold", threshold)
+    stated = None if between_runs is None else _share("--between-runs", between_runs)
+    pairs, spread = _load(profiles, also or [], (base, new), stated, skip_corrupt, force)
+    outcome = judge(pairs, spread, limit)
+    _print(outcome, "json" if json else form, everything)
+    if status := outcome.exit_status(UNDECIDED[undecided]):
+        raise typer.Exit(status)
+
+
+def _load(
+    profiles: list[Path],
+    also: list[Path],
+    sides: tuple[str | None, str | None],
+    stated: float | None,
+    skip_corrupt: bool,
+    force: bool,
+) -> tuple[Pairs, Spread]:
+    """Read the profiles and pair them; QuestprofError when the arguments make no comparison."""
+    from questprof.compare.pairs import across, refuse_other_machine, within
+    from questprof.compare.spread import spread_of
+    from questprof.errors import QuestprofError
+    from questprof.store import read_profile
+
+    base, new = sides
+    one_run = base is not None and new is not None
+    if len(profiles) != (1 if one_run else 2) or (base is None) != (new is None) or (one_run and also):
+        raise QuestprofError(
+            f"compare of {len(profiles)} profiles",
+            "it takes two profiles, or one with both --base and --new (and no --also)",
+            "questprof compare BASE.jsonl NEW.jsonl, or questprof compare RUN.jsonl --base base --new new.",
+        )
+    read = [read_profile(path, skip_corrupt=skip_corrupt) for path in (*profiles, *also)]
+    for warning in dict.fromkeys(warning for profile in read for warning in profile.warnings):
+        print(f"warning: {warning}", file=sys.stderr)
+    baselines = [read[0], *read[len(profiles) :]]
+    if base is not None and new is not None:
+        return within(read[0], base, new), spread_of(baselines, stated)
+    for other in baselines[1:] if not force else ():
+        refuse_other_machine(read[0], other)
+    return across(read[0], read[1], force=force), spread_of(baselines, stated)
+
+
+def _print(outcome: Outcome, form: str, everything: bool) -> None:
+    from questprof.compare.text import FORMATS as TEXTS
+    from questprof.compare.text import print_table
+    from questprof.sweep.display import plain_console
+
+    if form in TEXTS:
+        print(TEXTS[form](outcome, everything))
+    else:
+        print_table(plain_console(), outcome, everything=everything)
+
+
+def _share(option: str, text: str) -> float:
+    """`2%` or `0.02` as 0.02; QuestprofError unless it lies from 0 up to 10 (1000 %)."""
+    from questprof.errors import QuestprofError
+
+    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 10:
+        raise QuestprofError(f"{option} {text!r}", "it is no share from 0 to 1000%", "Write 2% or 0.02.")
+    return value
+
+
+def _choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    from questprof.errors import QuestprofError
+
+    if value not in choices:
+        raise QuestprofError(f"{option} {value!r}", "it is unknown", f"Choose one of {', '.join(choices)}.")

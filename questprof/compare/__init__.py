@@ -1,0 +1,1 @@
+"""Two sides of one grid, stage by stage, from their raw samples."""

@@ -1,0 +1,203 @@
+"""A comparison as a table, as Markdown for a CI summary, and as one JSON document."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+from rich.console import Console
+from rich.segment import Segments
+from rich.table import Table
+from rich.text import Text
+
+from questprof.compare.pairs import labels
+from questprof.compare.verdicts import ERROR_RATE, Comparison, Outcome, Verdict, format_share
+from questprof.model import Point
+from questprof.samples import LEVEL
+from questprof.units import format_us
+
+ORDER: Final[tuple[Verdict, ...]] = ("slower", "faster", "undecided", "same")
+STYLES: Final[dict[Verdict, str]] = {"slower": "red", "faster": "green", "undecided": "yellow", "same": ""}
+COLUMNS: Final = ("point", "stage", "base us", "new us", "new / base", f"{LEVEL:.0%} interval", "verdict", "")
+WIDE: Final = 400
+"""Columns that no row exceeds."""
+LONG_US: Final = 10.0
+"""Stages from this length on are counted where the agreement of two runs is stated."""
+TABLE_ROWS: Final = 40
+MARKDOWN_ROWS: Final = 15
+NAMED: Final = 5
+"""Points that are named in a sentence; of more, their number."""
+
+
+def headline(outcome: Outcome) -> str:
+    """The overall verdict and the counts, `new against base: slower; of 9 comparisons 1 slower, 8 same`."""
+    counts = Counter(one.verdict for one in outcome.comparisons)
+    parts = [f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict]]
+    fell = [f"of {len(outcome.comparisons)} comparisons {', '.join(parts)}"] if parts else []
+    for verdict, says in (("slower", "turned wrong"), ("undecided", "only measured in base")):
+        lost = sum(skipped.counts_as == verdict for skipped in outcome.skipped)
+        fell += [f"{lost} points {says}"] if lost else []
+    said = "; ".join(fell) or "nothing was comparable"
+    return plain(f"{outcome.names[1]} against {outcome.names[0]}: {outcome.verdict}; {said}")
+
+
+def statements(outcome: Outcome) -> list[str]:
+    """What must be read with the figures: levels, spread between runs, what was left out, what is warm."""
+    said = [*outcome.notes, _levels(outcome)]
+    said += [_spread(outcome), *_agreement(outcome)] if outcome.spread else []
+    by_why: dict[str, list[Point]] = {}
+    for skipped in outcome.skipped:
+        by_why.setdefault(skipped.why, []).append(skipped.point)
+    reasons = [f"not compared, {why}: {_named(points)}" for why, points in by_why.items()]
+    said += reasons[:NAMED]
+    said += [f"not compared for {len(reasons) - NAMED} more reasons"] if len(reasons) > NAMED else []
+    for name, points in zip(outcome.names, (outcome.only_base, outcome.only_new), strict=True):
+        said += [f"only in {name}: {_named(points)}"] if points else []
+    warm = [one.point for one in outcome.comparisons if one.cache_state == "warm"]
+    said += [f"warm, not cold (these times are of a cache): {_named(warm)}"] if warm else []
+    return [plain(text) for text in said]
+
+
+def plain(text: str) -> str:
+    """One line without control characters: names come from a profile, which nobody vouches for."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
+def _levels(outcome: Outcome) -> str:
+    paired, total = sum(one.paired for one in outcome.comparisons), len(outcome.comparisons)
+    how = "round by round in one loop" if paired == total else f"{paired} of {total} stages in one loop"
+    return (
+        f"samples {how if paired else 'of two runs'}; differences below {format_share(outcome.threshold)} "
+        f"are the same; where nothing has changed, at most {ERROR_RATE:.0%} of such comparisons call any of "
+        f"their {total} stages faster or slower (Holm)"
+    )
+
+
+def _spread(outcome: Outcome) -> str:
+    spread = outcome.spread
+    assert spread is not None
+    if spread.by_stage:
+        each = ", ".join(f"{stage} {format_share(value)}" for stage, value in spread.by_stage.items())
+        return f"between runs, measured from {spread.num_runs} baselines: {each}; less is never a difference"
+    return (
+        f"between runs, stated: {format_share(spread.stated)}; less is never a difference "
+        "(three or more baselines with --also measure it; one run that times both sides needs none)"
+    )
+
+
+def _agreement(outcome: Outcome) -> list[str]:
+    """How many medians agree within the threshold, of stages long enough for a clock."""
+    ratios = [one.ratio for one in outcome.comparisons if one.base_us >= LONG_US]
+    if not ratios:
+        return []
+    low, high = 1 / (1 + outcome.threshold), 1 + outcome.threshold
+    share = sum(low <= ratio <= high for ratio in ratios) / len(ratios)
+    return [
+        f"medians within {format_share(outcome.threshold)} in {share:.1%} of the {len(ratios)} stages of "
+        f"{LONG_US:g} us and more"
+    ]
+
+
+def _named(points: Sequence[Point]) -> str:
+    unique = list({point.point_id: point for point in points}.values())
+    if len(unique) > NAMED:
+        return f"{', '.join(_labels(unique)[:NAMED])} and {len(unique) - NAMED} more"
+    return ", ".join(_labels(unique))
+
+
+def _labels(points: Sequence[Point]) -> list[str]:
+    """Labels that hold the policy even where it does not vary: a sentence has no table around it."""
+    return [
+        label if point.policy in label else f"{label} {point.policy}"
+        for point, label in zip(points, labels(points), strict=True)
+    ]
+
+
+def _rows(outcome: Outcome, most: int | None) -> tuple[list[tuple[Comparison, tuple[str, ...]]], int]:
+    """The comparisons with their cells, those that differ first; and how many were left out."""
+    names = labels([one.point for one in outcome.comparisons])
+    both = sorted(zip(outcome.comparisons, names, strict=True), key=lambda pair: ORDER.index(pair[0].verdict))
+    shown = both[:most]
+    return [(one, _cells(one, name)) for one, name in shown], len(both) - len(shown)
+
+
+def _cells(one: Comparison, name: str) -> tuple[str, ...]:
+    return (
+        plain(name),
+        plain(one.stage),
+        format_us(one.base_us),
+        format_us(one.new_us),
+        f"{one.ratio:.3f}x",
+        f"{one.low:.3f} to {one.high:.3f}",
+        one.verdict,
+        plain(one.why),
+    )
+
+
+def table(outcome: Outcome, *, everything: bool = False) -> tuple[Table, str]:
+    """A table of at most TABLE_ROWS rows unless `everything`, and a line on what it leaves out."""
+    rows, more = _rows(outcome, None if everything else TABLE_ROWS)
+    found = Table(pad_edge=False, padding=(0, 1, 0, 0), box=None, header_style="bold")
+    for index, column in enumerate(COLUMNS):
+        found.add_column(column, justify="right" if 2 <= index <= 5 else "left", no_wrap=True)
+    for one, cells in rows:
+        found.add_row(
+            *(Text(cell, style=STYLES[one.verdict] if i == 6 else "") for i, cell in enumerate(cells))
+        )
+    return found, f"{more} more rows with --all" if more else ""
+
+
+def print_table(console: Console, outcome: Outcome, *, everything: bool = False) -> None:
+    """Print the table at its natural width (a terminal may wrap, nothing cuts a figure), then sentences."""
+    found, more = table(outcome, everything=everything)
+    width = max(console.width, console.measure(found, options=console.options.update(width=WIDE)).maximum)
+    lines = console.render(found, console.options.update(width=width))
+    console.print(Segments(lines), end="", soft_wrap=True)
+    for line in filter(None, (more, *statements(outcome), headline(outcome))):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def markdown(outcome: Outcome, *, everything: bool = False) -> str:
+    """One screen for a CI summary: the verdict, the rows that differ, and what must be read with them."""
+    rows, more = _rows(outcome, None if everything else MARKDOWN_ROWS)
+    lines = [f"### questprof compare: {outcome.verdict}", "", _escape(headline(outcome)), ""]
+    if rows:
+        lines += [_line([*COLUMNS[:-1], "why"]), "|---|---|---:|---:|---:|---:|---|---|"]
+        lines += [_line([_escape(cell) for cell in cells]) for _, cells in rows]
+    lines += ["", f"{more} more rows."] if more else []
+    lines += ["", *(f"- {_escape(text)}" for text in statements(outcome))]
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escape(text: str) -> str:
+    """Text of a profile as text: no markup and no cell of its own."""
+    clean = text
+    for mark in "\\|`*_[]<>#":
+        clean = clean.replace(mark, "&lt;" if mark == "<" else f"\\{mark}")
+    return clean
+
+
+def document(outcome: Outcome) -> dict[str, Any]:
+    """Everything, for `--format json`."""
+    return {
+        "verdict": outcome.verdict,
+        "headline": headline(outcome),
+        "counts": {verdict: sum(one.verdict == verdict for one in outcome.comparisons) for verdict in ORDER},
+        "statements": statements(outcome),
+        "false_alarm_rate": ERROR_RATE,
+        "level": LEVEL,
+        **msgspec.structs.asdict(outcome),
+    }
+
+
+FORMATS: Final[dict[str, Callable[[Outcome, bool], str]]] = {
+    "md": lambda outcome, everything: markdown(outcome, everything=everything),
+    "json": lambda outcome, everything: msgspec.json.encode(document(outcome)).decode(),
+}
+"""Formats that are plain text; `table` needs a console."""

@@ -1,0 +1,141 @@
+"""Evidence of two sides: hand-worked intervals, errors at their stated rates, power, and every doubt."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from questprof.compare.evidence import Evidence, apart, paired, unpaired
+from questprof.samples import LEVEL
+
+TIMES = st.lists(st.floats(1, 1000), min_size=1, max_size=25)
+
+
+def _verdict(found: Evidence, margin: float) -> str:
+    side = found.side(margin)
+    return "undecided" if found.doubt() or side is None else side
+
+
+def test_paired_by_hand() -> None:
+    """Ratios 1.05 to 1.15 in hundredths: 11 of them, so the interval leaves out one on either side.
+
+    All 11 lie above 1.02, which a fair coin does with 2 ** -11; two-sided twice that.
+    """
+    base = [100.0] * 11
+    found = paired(base, [105.0 + i for i in range(11)], 0.02)
+    assert (found.low, found.ratio, found.high) == pytest.approx((1.06, 1.10, 1.14))
+    assert found.coverage == pytest.approx(1 - 2 * 12 / 2048)
+    assert found.p == pytest.approx(2 / 2048)
+    assert _verdict(found, 0.02) == "slower"
+
+
+def test_unpaired_by_hand() -> None:
+    """9 samples a side: only the range reaches sqrt(95 %) = 97.5 %; with one left out it is 96.1 %."""
+    base, new = [100.0 + i for i in range(9)], [120.0 + i for i in range(9)]
+    found = unpaired(base, new, 0.02)
+    assert (found.low, found.high) == pytest.approx((120 / 108, 128 / 100))
+    assert found.coverage == pytest.approx((1 - 2 / 512) ** 2)
+    # ranks int(0.1 x 8) = 0 and int(0.9 x 8) = 7: 107 / 100
+    assert found.beyond == pytest.approx(0.07)
+    assert found.p == pytest.approx(2 / 48620)  # all 81 pairs: one of C(18, 9) arrangements
+    assert _verdict(found, 0.02) == "slower"
+
+
+@given(base=TIMES, new=TIMES)
+def test_sides_change_places(base: list[float], new: list[float]) -> None:
+    one, other = unpaired(base, new, 0.02), unpaired(new, base, 0.02)
+    assert one.low * other.high == pytest.approx(1)
+    assert one.p == pytest.approx(other.p)
+    mirror = {"slower": "faster", "faster": "slower", "same": "same", "undecided": "undecided"}
+    assert _verdict(one, 0.02) == mirror[_verdict(other, 0.02)]
+
+
+@given(samples=TIMES, margin=st.floats(0, 1))
+def test_nothing_differs_from_itself(samples: list[float], margin: float) -> None:
+    assert _verdict(paired(samples, samples, margin), margin) in ("same", "undecided")
+    assert _verdict(unpaired(samples, samples, margin), margin) in ("same", "undecided")
+
+
+@given(base=TIMES, new=TIMES, unit=st.sampled_from([0.25, 8.0]))
+def test_the_unit_does_not_matter(base: list[float], new: list[float], unit: float) -> None:
+    scaled = unpaired([unit * v for v in base], [unit * v for v in new], 0.02)
+    assert scaled._replace(base=(), new=()) == unpaired(base, new, 0.02)._replace(base=(), new=())
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_few_samples_decide_nothing(size: int) -> None:
+    for found in (paired([1.0] * size, [9.0] * size, 0.02), unpaired([1.0] * size, [9.0] * size, 0.02)):
+        assert found.coverage < LEVEL
+        assert "too few" in found.doubt()
+        assert unpaired([1.0] * size, [1.0] * size, 0.02).doubt()
+
+
+@pytest.mark.parametrize("draw", ["normal", "skewed"])
+def test_alone_a_comparison_errs_in_at_most_five_percent(draw: str) -> None:
+    """The worst case, a true ratio exactly at the margin: still called slower in at most 2.5 %."""
+    rng = np.random.default_rng(1)
+    noise = rng.normal(1, 0.01, (2, 2000, 15))
+    if draw == "skewed":
+        noise = 0.98 + rng.exponential(0.02, (2, 2000, 15))
+    rows = list(zip(noise[0].tolist(), (1.02 * noise[1]).tolist(), strict=True))
+    called = sum(paired(base, new, 0.02).p <= 1 - LEVEL for base, new in rows)
+    assert called / 2000 <= 0.025 + 0.01
+    # unpaired also asks to exceed the samples' own spread
+    assert sum(unpaired(base, new, 0.02).p <= 1 - LEVEL for base, new in rows) / 2000 <= 0.025
+
+
+@pytest.mark.parametrize(("slower", "least"), [(1.05, 0.99), (1.04, 0.9)])
+def test_a_real_difference_inside_one_run_is_found(slower: float, least: float) -> None:
+    rng = np.random.default_rng(2)
+    drift = np.linspace(1, 1.2, 25)  # both sides meet the same warming
+    rows = [(drift * rng.normal(1, 0.01, 25), slower * drift * rng.normal(1, 0.01, 25)) for _ in range(200)]
+    found = [_verdict(paired(base.tolist(), new.tolist(), 0.02), 0.02) for base, new in rows]
+    assert found.count("slower") / 200 >= least
+    assert "faster" not in found
+
+
+def test_equal_code_inside_one_run_is_called_the_same() -> None:
+    rng = np.random.default_rng(3)
+    rows = rng.normal(100, 1, (200, 2, 25)).tolist()
+    found = [_verdict(paired(base, new, 0.02), 0.02) for base, new in rows]
+    assert found.count("same") / 200 > 0.95
+
+
+def test_a_real_difference_between_two_runs_is_found() -> None:
+    rng = np.random.default_rng(4)
+    rows = rng.normal(100, 1, (100, 2, 20)).tolist()
+    found = [_verdict(unpaired(base, [1.15 * v for v in new], 0.03), 0.03) for base, new in rows]
+    assert found == ["slower"] * 100
+
+
+def test_doubts() -> None:
+    quiet = [100.0, 101.0, 102.0, 99.0, 98.0] * 4
+    twice = [2 * v for v in quiet]
+    assert unpaired(quiet, twice, 0.3).doubt() == ""
+    assert "too far apart" in unpaired(quiet, [*twice[:16], *[900.0] * 4], 0.3).doubt()
+    assert "samples of base" in unpaired([*quiet[:16], *[900.0] * 4], twice, 0.3).doubt()
+    assert "takes 1.30x as long" in unpaired(quiet, twice, 0.3, machine=1.3).doubt()
+    assert "takes 0.70x as long" in unpaired(quiet, twice, 0.3, machine=0.7).doubt()
+
+
+def test_a_slower_machine_counts_against_a_slower_verdict_only_in_one_direction() -> None:
+    """Twice the time where reads take 1.08x: the interval reaches down to 2 / 1.08, and not above 2."""
+    base, new = [100.0] * 20, [200.0] * 20
+    assert unpaired(base, new, 0.3, 1.08)[3:5] == pytest.approx((2 / 1.08, 2.0))
+    assert unpaired(base, new, 0.3, 0.95)[3:5] == pytest.approx((2.0, 2 / 0.95))
+    assert _verdict(unpaired(base, [131.0] * 20, 0.3), 0.3) == "slower"
+    assert _verdict(unpaired(base, [131.0] * 20, 0.3, 1.02), 0.3) == "undecided"
+
+
+def test_contention_moves_the_median_and_not_the_fastest_quarter() -> None:
+    base, crowded = [100.0] * 100, [100.0] * 30 + [135.0] * 70
+    for found in (paired(base, crowded, 0.02), unpaired(base, crowded, 0.3)._replace(beyond=0.3)):
+        assert found.low > 1 + found.beyond
+        assert "fastest quarter is not slower" in found.doubt()
+    mirrored = paired(crowded, base, 0.02)
+    assert "fastest quarter is not faster" in mirrored.doubt()
+
+
+def test_apart() -> None:
+    assert apart([5.0]) == 0
+    assert apart([float(v) for v in range(10, 21)]) == pytest.approx(19 / 11 - 1)

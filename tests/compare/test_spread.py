@@ -1,0 +1,47 @@
+"""The spread between runs: stated with few baselines, measured with several, Student's t by known values."""
+
+import math
+
+import pytest
+from msgspec.structs import replace
+
+from profiles import CPU, profile, quest
+from questprof.compare.spread import STATED, Spread, spread_of, student_t
+from questprof.model import Profile
+
+
+@pytest.mark.parametrize(
+    ("degrees", "value"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (30, 2.042)]
+)
+def test_student_t_by_the_printed_tables(degrees: int, value: float) -> None:
+    assert student_t(0.975, degrees) == pytest.approx(value, abs=5e-4)
+
+
+def _run(factor: float) -> Profile:
+    return profile(*(quest(k * 1024, (2.0 * factor, 1.0, 5.0)) for k in (4, 8)))
+
+
+def test_few_baselines_state_it() -> None:
+    assert spread_of([_run(1.0)]) == Spread(STATED["cuda"])
+    assert spread_of([_run(1.0), _run(2.0)]).margin("score") == STATED["cuda"]
+    assert spread_of([profile(env=CPU)]).stated == STATED["cpu"]
+    assert spread_of([_run(1.0)], 0.1).margin("quest") == 0.1
+
+
+def test_three_baselines_measure_it_by_hand() -> None:
+    """Log medians -0.1, 0, 0.1 have sd 0.1; two runs differ by up to 4.303 sqrt(2) 0.1 in logarithms."""
+    spread = spread_of([_run(math.exp(shift)) for shift in (-0.1, 0.0, 0.1)])
+    assert spread.num_runs == 3
+    assert spread.margin("score") == pytest.approx(math.expm1(4.30265 * math.sqrt(2) * 0.1))
+    assert spread.margin("attend") == pytest.approx(0)
+    assert spread.margin("a stage that none of them has") == STATED["cuda"]
+
+
+def test_what_is_no_figure_does_not_widen_it() -> None:
+    runs = [_run(1.0) for _ in range(3)]
+    record = runs[0].records[0]
+    wild = replace(record, times_us={"score": (2.0, 2.0, 900.0, 900.0)})
+    broken = replace(record, status="unstable", times_us={"score": (70.0,) * 3})
+    empty = replace(record, times_us={"score": (), "attend": (0.0, 1.0)})
+    runs += [profile(wild), profile(broken), profile(empty)]
+    assert spread_of(runs).margin("score") == pytest.approx(0)
