@@ -8,9 +8,14 @@ from typing import Annotated
 import typer
 
 from questprof import __version__
+from questprof.commands.bytes import bytes_
+from questprof.commands.compare import compare
 from questprof.commands.doctor import doctor
+from questprof.commands.export import export
 from questprof.commands.formula import formula
+from questprof.commands.predict import predict
 from questprof.commands.report import report
+from questprof.commands.roofline import roofline
 from questprof.commands.sweep import sweep
 from questprof.errors import QuestprofError
 
@@ -22,8 +27,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (doctor, formula, sweep, report):
+for _command in (doctor, formula, sweep, roofline, report, compare, predict, export):
     app.command()(_command)
+app.command("bytes")(bytes_)
 
 
 def _print_version(wanted: bool) -> None:

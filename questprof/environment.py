@@ -151,6 +151,19 @@ def _cgroup_headroom() -> int:
     return 1 << 62 if limit == "max" else max(0, int(limit) - used)
 
 
+def waited_seconds() -> float | None:
+    """Seconds that this process's threads have been ready to run without a core; None where nobody counts.
+
+    Of the kernel's schedstat (its second number, ns). It grows when other work takes the cores.
+    """
+    try:
+        tasks = Path("/proc/self/task").glob("*/schedstat")
+        waited = [int(task.read_text().split()[1]) for task in tasks]
+    except (OSError, ValueError, IndexError):
+        return None
+    return sum(waited) / 1e9 if waited else None
+
+
 def capture(device: Literal["cpu", "cuda"]) -> Environment:
     """The environment figures of `device` are measured in."""
     return _capture_cuda() if device == "cuda" else _capture_cpu()

@@ -22,14 +22,18 @@ from questprof.units import dtype_bytes, format_count, parse_count
 MAX_PAGE_SIZE = 128
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "backend": ("questprof", "triton", "sdpa", "sdpa-cudnn", "flashinfer", "flashinfer-tc", "fa3"),
+    "backend": ("questprof", "triton", "sdpa", "sdpa-cudnn", "flashinfer", "flashinfer-tc", "fa3", "gather"),
     "policy": ("quest", "quest-open"),
     "summary layout": get_args(SummaryLayout),
     "data": get_args(Data),
     "page order": get_args(PageOrder),
 }
-QUEST_BACKENDS = ("questprof", "triton")
-"""Backends with the Quest stages; the others are dense baselines."""
+QUEST_BACKENDS = ("questprof", "triton", "gather")
+"""Backends with the Quest stages; the others, and a user's beside them, are dense baselines."""
+BORROWED_DENSE = ("gather",)
+"""Quest backends whose `dense` is another's, so that they are no baseline."""
+WHOLE = 0
+"""A budget of the whole length, whatever the length: what Quest costs where it saves nothing."""
 
 NORMAL_DATA: tuple[Data, ...] = ("independent", "shared")
 """Data sets over the same standard normal keys, which differ in their queries alone."""
@@ -48,6 +52,10 @@ class Grid:
     device: Literal["cpu", "cuda"]
     policies: tuple[str, ...] = ("quest",)
     backends: tuple[str, ...] = ("questprof", "sdpa")
+    kernels: tuple[str, ...] = ()
+    """Names of the user's stage sets: Quest backends beside those of `backends`."""
+    kernels_with_dense: tuple[str, ...] = ()
+    """Those of them that bring a `dense` of their own, and so are baselines too."""
     seed: int = 0
     summary_layouts: tuple[SummaryLayout, ...] = ()
     """None: each shape's `default_layout`."""
@@ -57,6 +65,16 @@ class Grid:
     pool_bytes: int = DEFAULT_POOL_BYTES
     extras: tuple[str, ...] = ()
     """`append`, `select`: those stages are timed in other states too, see `extras.py`."""
+
+    @property
+    def quests(self) -> tuple[str, ...]:
+        """Backends whose Quest stages are timed."""
+        return (*(name for name in self.backends if name in QUEST_BACKENDS), *self.kernels)
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """Backends whose dense attention is timed."""
+        return (*(name for name in self.backends if name not in BORROWED_DENSE), *self.kernels_with_dense)
 
 
 @dataclass(frozen=True)
@@ -84,6 +102,14 @@ def parse_sizes(text: str, what: str) -> tuple[int, ...]:
             f"{what} 0", "it must be at least 1", f"Give {what}s of 1 or more, as in 8k,32k."
         )
     return tuple(sorted(sizes))
+
+
+def parse_budgets(text: str) -> tuple[int, ...]:
+    """Budgets as `parse_sizes` takes them; `all` among them is WHOLE, and comes last."""
+    items = text.split(",")
+    sized = [item for item in items if item.strip().lower() != "all"]
+    sizes = parse_sizes(",".join(sized), "budget") if sized else ()
+    return (*sizes, WHOLE) if len(sized) < len(items) else sizes
 
 
 def _parse_item(item: str, what: str) -> list[int]:
@@ -229,7 +255,7 @@ def check_pages(budgets: Sequence[int], page_sizes: Sequence[int]) -> None:
             f"the paged cache takes pages of 1 to {MAX_PAGE_SIZE} tokens",
             f"Give page sizes up to {MAX_PAGE_SIZE}.",
         )
-    if min(budgets) < max(page_sizes):
+    if min(budgets, default=MAX_PAGE_SIZE) < max(page_sizes):
         raise QuestprofError(
             f"budget {min(budgets)} with page size {max(page_sizes)}",
             "the token budget is smaller than a page, so no page fits",
@@ -253,12 +279,12 @@ def check_names(text: str, what: str) -> tuple[Any, ...]:
 
 def plan_blocks(grid: Grid) -> tuple[Block, ...]:
     """The blocks of `grid`, shortest first. QuestprofError when no backend of it has the Quest stages."""
-    check_pages(grid.budgets, grid.page_sizes)
-    if not set(grid.backends) & set(QUEST_BACKENDS):
+    check_pages([budget for budget in grid.budgets if budget != WHOLE], grid.page_sizes)
+    if not grid.quests:
         raise QuestprofError(
             f"backends {', '.join(grid.backends)}",
             "they are dense baselines only, so that Quest would not be measured",
-            f"Add {', '.join(QUEST_BACKENDS)}.",
+            f"Add questprof: --backends {','.join(('questprof', *grid.backends))}.",
         )
     return tuple(
         Block(_block_points(grid, cache, data_sets), grid.extras)
@@ -307,13 +333,12 @@ def _by_keys(data: Sequence[Data], shape: Shape) -> list[tuple[Data, ...]]:
 
 def _block_points(grid: Grid, dense: Point, data_sets: Sequence[Data]) -> tuple[Point, ...]:
     """The baselines and the Quest points over the cache that the dense point `dense` describes."""
-    baselines = [replace(dense, backend=backend) for backend in grid.backends]
+    baselines = [replace(dense, backend=backend) for backend in grid.baselines]
     quests = [
         replace(dense, backend=backend, policy=policy, token_budget=budget, data=data)
-        for backend in grid.backends
-        if backend in QUEST_BACKENDS
+        for backend in grid.quests
         for policy in grid.policies
-        for budget in grid.budgets
+        for budget in dict.fromkeys(dense.seq_len if b == WHOLE else b for b in grid.budgets)
         for data in data_sets
     ]
     return tuple(baselines + quests)

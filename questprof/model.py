@@ -9,12 +9,13 @@ from __future__ import annotations
 import tomllib
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
 from questprof.counts import ByteCount, Calibration, Entry, Source, StageCount, UnmappedProof
 from questprof.errors import QuestprofError
+from questprof.roofline.roofs import Roofs
 from questprof.structs import Struct, short_hash
 from questprof.units import DTYPE_BYTES
 
@@ -122,7 +123,7 @@ class StageTiming(Struct, frozen=True):
 
 
 class Clocks(Struct, frozen=True):
-    """What NVML said around the samples; what it does not tell is absent."""
+    """What NVML, or on a CPU the kernel, said around the samples; what it does not tell is absent."""
 
     reasons: tuple[str, ...] = ()
     """Clock-event reasons other than idle that were seen during the loop."""
@@ -132,6 +133,8 @@ class Clocks(Struct, frozen=True):
     power_w: float | None = None
     other_processes: int = 0
     """Compute processes on the device beside this one."""
+    waited_share: float | None = None
+    """On a CPU: share of the loop that its threads were ready to run and had no core, mean over workers."""
 
 
 class Energy(Struct, frozen=True):
@@ -199,7 +202,7 @@ class Record(Struct, frozen=True):
     pool_bytes: int = 0
     """Bytes of the pool that scattered pages lay in: what memory allowed of the point's own."""
     union_ratio: float | None = None
-    """|union of a group's pages| / K, mean over KV heads and requests, from the real ids."""
+    """|union of a group's pages| / K, their sums over KV heads and requests, from the real ids."""
     sign_share: float | None = None
     """Share of a transposed summary's rows that the signs of the real queries pick; None when paired."""
     measured_at: str = ""
@@ -239,6 +242,8 @@ class Header(Struct, frozen=True):
     command: str
     started_at: str
     ceilings: tuple[Ceiling, ...] = ()
+    roofs: Roofs | None = None
+    """What `roofline` measured of the device in the same run."""
 
 
 class Profile(Struct, frozen=True):
@@ -248,6 +253,15 @@ class Profile(Struct, frozen=True):
     records: tuple[Record, ...] = ()
     warnings: tuple[str, ...] = ()
     name: str = ""
+
+    def to_dataframe(self) -> Any:
+        """A pandas DataFrame, one row per record and stage; QuestprofError without pandas.
+
+        The columns are those of `questprof.exports.flat_rows`, with units in their names.
+        """
+        from questprof.exports import to_dataframe
+
+        return to_dataframe(self)
 
 
 @lru_cache(maxsize=1)

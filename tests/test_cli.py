@@ -141,8 +141,7 @@ def test_an_interrupt_says_where_the_figures_are(tmp_path: Path) -> None:
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None
-        while "length 512" not in child.stdout.readline():
-            pass
+        assert any("length 512" in line for line in iter(child.stdout.readline, ""))
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=120)
     assert child.returncode == Exit.INTERRUPTED

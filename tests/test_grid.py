@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from questprof.backends import _LOADERS
 from questprof.errors import Exit, QuestprofError
-from questprof.grid import CHOICES, QUEST_BACKENDS, Grid, check_names, parse_sizes, plan_blocks, resolve_shape
+from questprof.grid import (
+    CHOICES,
+    QUEST_BACKENDS,
+    WHOLE,
+    Grid,
+    check_names,
+    parse_budgets,
+    parse_sizes,
+    plan_blocks,
+    resolve_shape,
+)
 from questprof.model import Point, shape_presets
 from questprof.structs import canonical_json
 
@@ -196,6 +206,65 @@ def test_gqa_points_come_with_both_kinds_of_data() -> None:
 def test_budget_smaller_than_a_page() -> None:
     with pytest.raises(QuestprofError, match="smaller than a page"):
         plan_blocks(_grid(budgets=(8, 1024)))
+
+
+@pytest.mark.parametrize(
+    ("text", "budgets"),
+    [
+        ("1k,all", (1024, WHOLE)),
+        ("all", (WHOLE,)),
+        ("ALL,4k,2k", (2048, 4096, WHOLE)),
+        ("1k..4k", (1024, 2048, 4096)),
+    ],
+)
+def test_all_is_a_budget_of_the_whole_length(text: str, budgets: tuple[int, ...]) -> None:
+    assert parse_budgets(text) == budgets
+
+
+@pytest.mark.parametrize("text", ["", "all,", "al", "0"])
+def test_what_is_no_budget(text: str) -> None:
+    with pytest.raises(QuestprofError, match="budget"):
+        parse_budgets(text)
+
+
+def test_a_budget_of_the_whole_length_is_that_of_each_block_and_no_point_twice() -> None:
+    blocks = plan_blocks(_grid(budgets=(2048, WHOLE)))
+    assert [[p.token_budget for p in b.points if p.policy == "quest"] for b in blocks] == [
+        [2048],
+        [2048, 4096],
+    ]
+    assert [p.num_selected for p in blocks[1].points[-1:]] == [(256,)]  # all 4096 / 16 pages
+    assert len(plan_blocks(_grid(budgets=(WHOLE,), page_sizes=(128,), lengths=(64,)))) == 1
+
+
+def test_a_users_stages_run_quest_and_are_a_baseline_where_they_bring_dense() -> None:
+    grid = _grid(lengths=(2048,), budgets=(1024,), kernels=("base", "new"), kernels_with_dense=("new",))
+    (block,) = plan_blocks(grid)
+    assert [(p.backend, p.policy) for p in block.points] == [
+        ("questprof", "dense"),
+        ("sdpa", "dense"),
+        ("new", "dense"),
+        ("questprof", "quest"),
+        ("base", "quest"),
+        ("new", "quest"),
+    ]
+    (alone,) = plan_blocks(_grid(lengths=(2048,), budgets=(1024,), kernels=("base",), backends=("sdpa",)))
+    assert [p.backend for p in alone.points] == ["sdpa", "base"]
+
+
+def test_a_dense_that_is_anothers_is_no_baseline() -> None:
+    (block,) = plan_blocks(_grid(lengths=(2048,), budgets=(1024,), backends=("questprof", "gather")))
+    assert [(p.backend, p.policy) for p in block.points] == [
+        ("questprof", "dense"),
+        ("questprof", "quest"),
+        ("gather", "quest"),
+    ]
+
+
+def test_baselines_alone_are_told_to_add_the_projects_stages() -> None:
+    with pytest.raises(QuestprofError) as caught:
+        plan_blocks(_grid(backends=("flashinfer",)))
+    assert caught.value.fix == "Add questprof: --backends questprof,flashinfer."
 
 
 def test_names() -> None:

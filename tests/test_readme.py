@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from questprof.crossover import verdicts
-from questprof.display import print_tables
+from questprof.crossover.sentences import verdicts
 from questprof.scan import scan_rows, series
 from questprof.store import read_profile
+from questprof.sweep.display import print_tables
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

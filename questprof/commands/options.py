@@ -23,6 +23,12 @@ PAGE_SIZES = Annotated[str, typer.Option("--page-sizes", "--page-size", help="To
 BUDGETS = Annotated[
     str | None, typer.Option("--budgets", "--budget", help="Token budgets (B); K = floor(B / S) pages.")
 ]
+BUDGETS_OR_ALL = Annotated[
+    str | None,
+    typer.Option(
+        "--budgets", "--budget", help="Token budgets (B), K = floor(B / S) pages; all: the whole length."
+    ),
+]
 BATCH = Annotated[str, typer.Option("--batch", "--batches", help="Batch sizes.")]
 DTYPE = Annotated[str | None, typer.Option("--dtype", help="KV dtype: fp16, bf16 or fp32.")]
 SUMMARY_DTYPE = Annotated[str, typer.Option("--summary-dtype", help="Summary dtype; default: the KV dtype.")]
@@ -57,7 +63,72 @@ APPEND = Annotated[
 COLD_SELECT = Annotated[
     bool, typer.Option("--cold-select", help="Also time select over scores that lie in no cache.")
 ]
+STAGE_SETS = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kernel",
+        "--kernels",
+        help="Stages of your own, NAME=MODULE:ATTRIBUTE, timed in the same loop; may be repeated.",
+    ),
+]
+SAMPLES = Annotated[
+    int | None,
+    typer.Option("--samples", min=3, help="Exactly so many samples a stage; default: until precise."),
+]
+PRECISION = Annotated[
+    float | None,
+    typer.Option(
+        "--precision", min=0.01, help="Stop at medians known to so many percent; 0.5 on a GPU, 2 on a CPU."
+    ),
+]
+MAX_SAMPLES = Annotated[
+    int | None, typer.Option("--max-samples", min=6, help="Most samples a stage; 50 on a GPU, 21 on a CPU.")
+]
+MAX_SECONDS = Annotated[
+    float | None,
+    typer.Option("--max-seconds", min=0.1, help="Most seconds of timing a block; 3 on a GPU, 10 on a CPU."),
+]
+ENERGY = Annotated[
+    bool, typer.Option("--energy", help="Also count each stage's energy for a second (GPU; NVML).")
+]
+TIME = Annotated[
+    str | None, typer.Option("--time", help="Fit the grid into 90s, 5m, 1h; says what it left out.")
+]
+SHARD = Annotated[str | None, typer.Option("--shard", help="i/n: the i-th of n parts of the grid.")]
+DRY_RUN = Annotated[
+    bool, typer.Option("--dry-run", help="Print the grid with memory and time; measure nothing.")
+]
 SEED = Annotated[int, typer.Option("--seed", help="Seed of data and page order.")]
 JSON = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, all else on stderr.")]
 FORCE = Annotated[bool, typer.Option("--force", help="Replace existing outputs.")]
 HTML = Annotated[Path | None, typer.Option("--html", help="Write the page here.")]
+
+# Of `bytes`.
+SOURCE = Annotated[
+    str,
+    typer.Option("--source", help="auto (what the machine has), ncu (hardware counters), trace, formula."),
+]
+BYTES_GRID = Annotated[
+    str, typer.Option("--grid", help="default, series (S = 8, 16, 32 at B = 2048) or plane (S by B).")
+]
+SOME_PAGE_SIZES = Annotated[
+    str | None, typer.Option("--page-sizes", "--page-size", help="Tokens a page (S).")
+]
+APPEND_PROMPT = Annotated[
+    bool, typer.Option("--append", help="Also count the append of a whole prompt; a decode's is always.")
+]
+GATHER = Annotated[
+    bool, typer.Option("--gather", help="Also count attention over a gathered copy of the pages.")
+]
+PROOF = Annotated[
+    bool,
+    typer.Option(
+        "--proof/--no-proof", help="On a GPU: attend once a cache with its unselected pages unmapped."
+    ),
+]
+KERNELS = Annotated[
+    str,
+    typer.Option("--kernels", "--kernel", help="Your stages, MODULE:ATTRIBUTE, in place of the project's."),
+]
+NCU = Annotated[str | None, typer.Option("--ncu", help="Path of Nsight Compute; default: on PATH.")]
+TIMEOUT = Annotated[float, typer.Option("--timeout", min=1, help="Seconds a source may take a run.")]

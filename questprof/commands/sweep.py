@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,19 +10,44 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from questprof.commands import options
-from questprof.errors import Exit
+from questprof.errors import Exit, QuestprofError
 
 if TYPE_CHECKING:
-    from questprof.grid import Grid
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from questprof.grid import Block, Grid
     from questprof.model import Profile
-    from questprof.run import Outputs
+    from questprof.sweep.outputs import Outputs
+    from questprof.sweep.settings import Settings
+
+NOT_IN_PRESETS = ("preset", "list_presets", "output", "html", "resume", "retry", "skip_corrupt", "force")
+
+
+def _use_preset(context: typer.Context, name: str | None) -> str | None:
+    """Take the preset's options as defaults, which the command line goes before."""
+    if name:
+        from questprof.sweep.presets import load_preset
+
+        given = [p.name for p in context.command.params if p.name and p.name not in NOT_IN_PRESETS]
+        context.default_map = {**(context.default_map or {}), **load_preset(name, given)}
+    return name
+
+
+def _list_presets(wanted: bool) -> None:
+    if wanted:
+        from questprof.sweep.presets import list_presets
+
+        print(list_presets())
+        raise typer.Exit
 
 
 def sweep(
     shape: options.SHAPE = None,
     lengths: options.LENGTHS = None,
     page_sizes: options.PAGE_SIZES = "16",
-    budgets: options.BUDGETS = None,
+    budgets: options.BUDGETS_OR_ALL = None,
     batch: options.BATCH = "1",
     heads: options.HEADS = None,
     kv_heads: options.KV_HEADS = None,
@@ -31,6 +57,7 @@ def sweep(
     summary_dtype: options.SUMMARY_DTYPE = "",
     device: options.DEVICE = "auto",
     backends: options.BACKENDS = None,
+    kernel: options.STAGE_SETS = None,
     policies: options.POLICIES = "quest",
     summary_layout: options.SUMMARY_LAYOUT = "auto",
     data: options.DATA = "independent,shared",
@@ -38,23 +65,50 @@ def sweep(
     pool: options.POOL = "100g",
     append: options.APPEND = False,
     cold_select: options.COLD_SELECT = False,
-    samples: Annotated[int | None, typer.Option("--samples", min=3, help="Samples a stage.")] = None,
+    samples: options.SAMPLES = None,
+    precision: options.PRECISION = None,
+    max_samples: options.MAX_SAMPLES = None,
+    max_seconds: options.MAX_SECONDS = None,
+    energy: options.ENERGY = False,
+    time: options.TIME = None,
+    shard: options.SHARD = None,
     seed: options.SEED = 0,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            "--preset", callback=_use_preset, is_eager=True, help="Options by name: NAME or FILE.toml:NAME."
+        ),
+    ] = None,
+    list_presets: Annotated[
+        bool, typer.Option("--list-presets", callback=_list_presets, is_eager=True, help="Show the presets.")
+    ] = False,
+    dry_run: options.DRY_RUN = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The profile (.jsonl).")] = None,
     html: options.HTML = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the profile that -o names.")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="On resume, time blocks with wrong, oom or unstable points again.")
+    ] = False,
+    skip_corrupt: Annotated[
+        bool, typer.Option("--skip-corrupt", help="On resume, measure the points of corrupt lines again.")
+    ] = False,
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
     """Time append, score, select, attend, quest and dense over a grid; write a profile and a page."""
-    from questprof.display import plain_console
+    from questprof.backends import user
     from questprof.environment import resolve_device
-    from questprof.grid import Grid, check_names, parse_sizes, plan_blocks, resolve_shape
-    from questprof.run import DEFAULTS, default_backends, plan_outputs, run_sweep
+    from questprof.grid import Grid, check_names, parse_budgets, parse_sizes, plan_blocks, resolve_shape
+    from questprof.sweep.display import plain_console
+    from questprof.sweep.outputs import plan_outputs
+    from questprof.sweep.pacing import parse_duration
+    from questprof.sweep.run import DEFAULTS, default_backends
+    from questprof.sweep.settings import Settings, energy_seconds, rule_for
     from questprof.units import parse_bytes
 
     where = resolve_device(device)
     default = DEFAULTS[where]
+    kernels = tuple(dict.fromkeys(user.register(spec) for spec in kernel or ()))
     grid = Grid(
         shapes=tuple(
             resolve_shape(
@@ -70,11 +124,13 @@ def sweep(
         ),
         lengths=parse_sizes(default.lengths if lengths is None else lengths, "length"),
         page_sizes=parse_sizes(page_sizes, "page size"),
-        budgets=parse_sizes(default.budgets if budgets is None else budgets, "budget"),
+        budgets=parse_budgets(default.budgets if budgets is None else budgets),
         batch_sizes=parse_sizes(batch, "batch size"),
         device=where,
         policies=check_names(policies, "policy"),
         backends=check_names(default_backends(where) if backends is None else backends, "backend"),
+        kernels=kernels,
+        kernels_with_dense=tuple(name for name in kernels if user.gives(name, "dense")),
         summary_layouts=() if summary_layout == "auto" else check_names(summary_layout, "summary layout"),
         data=check_names(data, "data"),
         page_orders=check_names(page_order, "page order"),
@@ -82,11 +138,58 @@ def sweep(
         extras=("append",) * append + ("select",) * cold_select,
         seed=seed,
     )
-    blocks = plan_blocks(grid)
-    outputs = plan_outputs(output, html, where, force=force, resume=resume)
-    console = plain_console(stderr=json)
+    settings = Settings(
+        device=where,
+        rule=rule_for(where, samples, precision, max_samples, max_seconds),
+        energy_seconds=energy_seconds(where, energy),
+        time_s=None if time is None else parse_duration(time),
+    )
+    blocks = _sharded(plan_blocks(grid), shard)
+    if dry_run:
+        _show_plan(blocks, settings, json)
+        return
+    outputs = plan_outputs(
+        output, html, where, force=force, resume=resume, retry=retry, skip_corrupt=skip_corrupt
+    )
+    profile = _measure(blocks, outputs, settings, plain_console(stderr=json))
+    _conclude(profile, grid, outputs, json)
+
+
+def _sharded(blocks: Sequence[Block], text: str | None) -> Sequence[Block]:
+    """The i-th of n parts of `blocks` for `i/n`; all of them without."""
+    from questprof.sweep.estimate import shard
+
+    if text is None:
+        return blocks
+    match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text.strip())
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise QuestprofError(f"--shard {text!r}", "it is no i/n with i from 1 to n", "Write 1/4 to 4/4.")
+    chosen = shard(blocks, int(match[1]), int(match[2]))
+    if not chosen:
+        why = f"the grid has {len(blocks)} blocks (points over one cache), which are not split"
+        raise QuestprofError(f"--shard {text} is empty", why, f"Give at most {len(blocks)} shards.")
+    return chosen
+
+
+def _show_plan(blocks: Sequence[Block], settings: Settings, json: bool) -> None:
+    from questprof.sweep.display import plain_console
+    from questprof.sweep.dry_run import plan, show
+
+    document = plan(blocks, settings)
+    if json:
+        import msgspec
+
+        print(msgspec.json.encode(document).decode())
+    else:
+        show(document, plain_console())
+
+
+def _measure(blocks: Sequence[Block], outputs: Outputs, settings: Settings, console: Console) -> Profile:
+    """Run the sweep; an interrupt says where its figures are and how to go on."""
+    from questprof.sweep.run import run_sweep
+
     try:
-        profile = run_sweep(blocks, where, outputs, samples or default.samples, console)
+        return run_sweep(blocks, outputs, settings, console)
     except KeyboardInterrupt:
         print(
             f"interrupted; what was measured is in {outputs.profile}: repeat the command with "
@@ -94,7 +197,6 @@ def sweep(
             file=sys.stderr,
         )
         raise typer.Exit(Exit.INTERRUPTED) from None
-    _conclude(profile, grid, outputs, json)
 
 
 def _conclude(profile: Profile, grid: Grid, outputs: Outputs, json: bool) -> None:
@@ -113,17 +215,19 @@ def _conclude(profile: Profile, grid: Grid, outputs: Outputs, json: bool) -> Non
 
 
 def _print_closing(profile: Profile, grid: Grid) -> None:
-    from questprof.crossover import verdicts
-    from questprof.display import SOURCES, advice, plain_console, print_tables, problems
+    from questprof.crossover.sentences import verdicts
     from questprof.scan import scan_rows, series
+    from questprof.sweep.display import SOURCES, advice, plain_console, print_energy, print_tables, problems
+    from questprof.timing.conditions import conditions
 
     rows = scan_rows(profile)
     print_tables(plain_console(), rows)
     print(SOURCES)
+    print_energy(plain_console(), profile.records)
     for sentence in verdicts(series(rows)):
         print(sentence)
     alarms = dict.fromkeys(alarm for row in rows for alarm in row.alarms)
-    for line in (*alarms, *problems(profile.records)):
+    for line in (*alarms, *problems(profile.records), *conditions(profile)):
         print(f"warning: {line}", file=sys.stderr)
     print(advice(grid))
 
@@ -131,9 +235,11 @@ def _print_closing(profile: Profile, grid: Grid) -> None:
 def _print_json(profile: Profile, outputs: Outputs) -> None:
     import msgspec
 
-    from questprof.crossover import verdicts
-    from questprof.display import SOURCES
+    from questprof.crossover.sentences import verdicts
     from questprof.scan import scan_rows, series
+    from questprof.sweep.display import SOURCES, problems
+    from questprof.timing.conditions import conditions
+    from questprof.timing.energy import stage_energies
 
     rows = scan_rows(profile)
     document = {
@@ -142,14 +248,21 @@ def _print_json(profile: Profile, outputs: Outputs) -> None:
         "environment": profile.header.environment,
         "sources": SOURCES,
         "verdicts": verdicts(series(rows)),
+        "warnings": [*problems(profile.records), *conditions(profile)],
+        "clocks": {record.point_id: record.clocks for record in profile.records if record.clocks},
+        "energy": stage_energies(profile.records),
         "rows": rows,
     }
     print(msgspec.json.encode(document).decode())
 
 
 def exit_status(profile: Profile) -> Exit:
-    """1 when a point is wrong, 3 when none could run, otherwise 0."""
+    """1 when a point is wrong, 3 when none could run, 4 when one is unstable or none had time, else 0."""
     statuses = {record.status for record in profile.records}
+    if not statuses:
+        return Exit.INCONCLUSIVE
     if "wrong" in statuses:
         return Exit.CHECK_FAILED
-    return Exit.MACHINE if statuses <= {"oom", "unavailable"} else Exit.OK
+    if statuses <= {"oom", "unavailable"}:
+        return Exit.MACHINE
+    return Exit.INCONCLUSIVE if "unstable" in statuses else Exit.OK

@@ -10,16 +10,20 @@ import torch
 from questprof_kernels import reference
 
 from profiles import CPU
-from questprof import backends, sweep
+from questprof import backends
 from questprof.backends import Backend, load
 from questprof.ceilings import CpuReader
 from questprof.environment import capture
 from questprof.errors import QuestprofError
 from questprof.grid import Block
-from questprof.model import Ceiling, Data, Header, Point, Profile, Record, Shape, SummaryLayout
+from questprof.model import Clocks, Data, Header, Point, Profile, Record, Shape, SummaryLayout
 from questprof.policies import bind
 from questprof.scan import scan_rows
-from questprof.timing import Candidate, CpuExecutor, Timed
+from questprof.sweep import binding
+from questprof.sweep import block as sweep
+from questprof.timing.candidates import Candidate, Loop
+from questprof.timing.cpu import CpuExecutor
+from questprof.timing.stopping import fixed
 from questprof.workload import cache_bytes, make_cache, make_pool, make_query
 
 SHAPE = Shape("toy", num_qo_heads=4, num_kv_heads=2, head_dim=64, kv_dtype="fp32")
@@ -32,7 +36,7 @@ QUEST = Point(shape=SHAPE, seq_len=200, token_budget=64, device="cpu")
 def _machine() -> sweep.Machine:
     environment = capture("cpu")
     reader = CpuReader("reader", lambda: None, 1 << 40)
-    return sweep.Machine(environment, CpuExecutor(environment, reader, 3))
+    return sweep.Machine(environment, CpuExecutor(environment, reader, fixed(3)))
 
 
 def _run(*points: Point) -> list[Record]:
@@ -61,7 +65,7 @@ class _Executor(CpuExecutor):
 
     candidates: Sequence[Candidate] = ()
 
-    def time(self, candidates: Sequence[Candidate], loop_id: str) -> tuple[list[Timed], tuple[Ceiling, ...]]:
+    def time(self, candidates: Sequence[Candidate], loop_id: str) -> Loop:
         self.candidates = candidates
         return super().time(candidates, loop_id)
 
@@ -72,7 +76,7 @@ def test_a_warm_up_is_the_same_point_on_a_few_pages_of_another_pool(
     layout: SummaryLayout, warms_up: bool
 ) -> None:
     environment = capture("cpu")
-    executor = _Executor(environment, CpuReader("reader", lambda: None, 1 << 40), 3)
+    executor = _Executor(environment, CpuReader("reader", lambda: None, 1 << 40), fixed(3))
     executor.warms_up = warms_up
     ragged = {"seq_lens": (200, 10), "token_budgets": (96, 96), "summary_layout": layout}
     points = [msgspec.structs.replace(point, **ragged) for point in (DENSE, QUEST)]
@@ -173,7 +177,7 @@ def test_memory_that_runs_out_all_the_same_is_caught(monkeypatch: pytest.MonkeyP
     def no_memory(*_: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(sweep, "make_pool", no_memory)
+    monkeypatch.setattr(binding, "make_pool", no_memory)
     records = _run(DENSE, QUEST)
     assert [r.status for r in records] == ["oom", "oom"]
     assert "predicted" in records[0].reason
@@ -426,3 +430,79 @@ def test_both_summary_layouts_run_in_blocks_of_their_own(monkeypatch: pytest.Mon
     assert share == pytest.approx(3 / 4, abs=0.1)
     assert by_layout["paired"][1].sign_share is None
     assert [row.floor_bytes["score"] for row in rows] == [69 * 2 * 2 * 64 * 4, 69 * 2 * 2 * 64 * 4 * share]
+
+
+class _Climbing(CpuExecutor):
+    """Every stage takes 2 % more with each of 30 samples."""
+
+    def time(self, candidates: Sequence[Candidate], loop_id: str) -> Loop:
+        loop = super().time(candidates, loop_id)
+        times = tuple(100.0 * 1.02**i for i in range(30))
+        climbing = (replace(t, times_us=dict.fromkeys(t.times_us, times)) for t in loop.timed)
+        return replace(loop, timed=tuple(climbing), clocks=Clocks(("sync boost",), 60))
+
+
+def test_samples_that_drift_make_a_point_unstable_and_are_kept() -> None:
+    environment = capture("cpu")
+    executor = _Climbing(environment, CpuReader("reader", lambda: None, 1 << 40), fixed(3))
+    records = list(sweep.run_block(Block((DENSE, QUEST)), sweep.Machine(environment, executor)))
+    assert [record.status for record in records] == ["unstable", "unstable"]
+    assert "dense +49 %" in records[0].reason  # 1.02 ** 20
+    assert len(records[1].times_us["quest"]) == 30
+    assert records[0].clocks == records[1].clocks == Clocks(("sync boost",), 60)
+
+
+def test_a_wrong_point_is_wrong_however_its_samples_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_backend(monkeypatch, lambda backend: _broken(backend, "score", _spoil, 2))
+    environment = capture("cpu")
+    executor = _Climbing(environment, CpuReader("reader", lambda: None, 1 << 40), fixed(3))
+    records = list(sweep.run_block(Block((SDPA, QUEST)), sweep.Machine(environment, executor)))
+    assert sorted(record.status for record in records) == ["unstable", "wrong"]
+
+
+def test_the_reference_of_a_cache_is_worked_out_once_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boxes of 2 KV heads, dense attention of 4 query heads: for both baselines, before and after."""
+    counted = {"boxes": 0, "attend_row": 0}
+
+    def counting(name: str) -> Callable[..., object]:
+        real = getattr(reference, name)
+
+        def call(*arguments: object) -> object:
+            counted[name] += 1
+            return real(*arguments)
+
+        return call
+
+    for name in counted:
+        monkeypatch.setattr(reference, name, counting(name))
+    assert {record.status for record in _run(DENSE, SDPA)} == {"ok"}
+    assert counted["attend_row"] == 4
+    assert {record.status for record in _run(QUEST, msgspec.structs.replace(QUEST, token_budget=128))} == {
+        "ok"
+    }
+    assert counted["boxes"] == 2
+
+
+def test_a_cache_that_a_stage_alters_is_caught_after_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads what it has written, so that only the reference from before can tell."""
+    calls = 0
+    backend = load("questprof", "cpu")
+
+    def altering(q, cache, out, lse, scratch):  # type: ignore[no-untyped-def]
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            cache.pool.v += 1
+        backend.stages["dense"](q, cache, out, lse, scratch)
+
+    changed = replace(backend, stages={**backend.stages, "dense": altering})
+    monkeypatch.setattr(sweep, "load", lambda name, device: changed)
+    (record,) = _run(DENSE)
+    assert record.status == "wrong"
+    assert "dense after timing" in record.reason
+
+
+def test_seconds_are_counted_by_phase() -> None:
+    machine = _machine()
+    list(sweep.run_block(Block((DENSE,)), machine))
+    assert {"filling", "checks", "timing"} == machine.phases.seconds.keys()

@@ -22,7 +22,7 @@ from questprof.backends import Backend
 from questprof.environment import available_bytes
 from questprof.model import Point
 from questprof.policies import Bound, Outputs, Step, launcher
-from questprof.timing import Candidate, Executor
+from questprof.timing.candidates import Candidate, Executor
 from questprof.units import dtype_bytes
 from questprof.workload import USABLE_SHARE, cache_bytes, make_pool, new_tokens
 

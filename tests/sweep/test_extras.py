@@ -7,15 +7,17 @@ import pytest
 import torch
 
 from profiles import CPU
-from questprof import sweep
 from questprof.backends import Backend, load
 from questprof.checks import check
-from questprof.extras import MAX_ROTATION, STAGES, extra_candidates
 from questprof.model import Point, Shape
 from questprof.policies import bind
 from questprof.scan import EXTRA_STAGES
-from questprof.sweep import _poison
-from questprof.timing import Candidate, CudaExecutor
+from questprof.sweep import block as sweep
+from questprof.sweep.binding import poison
+from questprof.sweep.extras import MAX_ROTATION, STAGES, extra_candidates
+from questprof.timing.candidates import Candidate
+from questprof.timing.cuda import CudaExecutor
+from questprof.timing.stopping import fixed
 from questprof.workload import make_cache, make_pool, make_query
 
 SHAPE = Shape("toy", num_qo_heads=4, num_kv_heads=2, head_dim=64, kv_dtype="fp32")
@@ -34,14 +36,14 @@ def _candidates(point: Point, backend: Backend | None = None, cache_bytes: int =
     bound = bind(point.policy, filler, cache, query, point.num_selected)
     for step in bound.steps:
         step.launch()
-    executor = CudaExecutor(msgspec.structs.replace(CPU, last_level_cache_bytes=cache_bytes), 3)
+    executor = CudaExecutor(msgspec.structs.replace(CPU, last_level_cache_bytes=cache_bytes), fixed(3))
     found = extra_candidates(("append", "select"), bound, point, backend, filler, executor)
     return {candidate.rotation[0].steps[0].stage: candidate for candidate in found}
 
 
 def _failed(candidate: Candidate) -> set[str]:
     """The checks that do not hold after every turn of the rotation has been launched on spoilt outputs."""
-    _poison(candidate.rotation)
+    poison(candidate.rotation)
     found = []
     for bound in candidate.rotation:
         for step in bound.steps:
@@ -126,7 +128,7 @@ def test_a_rotation_has_an_end() -> None:
 
 
 def test_memory_for_no_second_cache_leaves_the_prefill_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("questprof.extras.available_bytes", lambda device: 1000)
+    monkeypatch.setattr("questprof.sweep.extras.available_bytes", lambda device: 1000)
     assert list(_candidates(DENSE)) == ["append_kv_cold"]
 
 

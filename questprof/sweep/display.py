@@ -15,6 +15,7 @@ from questprof.grid import NORMAL_DATA, Grid
 from questprof.model import Profile, Record
 from questprof.rows import Baseline, Row
 from questprof.scan import scan_rows
+from questprof.timing.energy import SOURCE, stage_energies
 from questprof.units import format_bytes, format_count, format_us
 
 COLUMNS = (
@@ -105,12 +106,16 @@ def scan_table(rows: Sequence[Row]) -> Table:
 def print_tables(console: Console, rows: Sequence[Row]) -> None:
     """Print every table at its natural width: a terminal may wrap a line, nothing cuts a figure."""
     for heading, table in [*scan_tables(rows), *baseline_tables(rows)]:
-        if heading:
-            console.print(f"\n{heading}", style="bold", highlight=False)
-        unlimited = console.options.update(width=WIDE)
-        width = max(console.width, console.measure(table, options=unlimited).maximum)
-        lines = console.render(table, console.options.update(width=width))
-        console.print(Segments(lines), end="", soft_wrap=True)
+        _print_table(console, heading, table)
+
+
+def _print_table(console: Console, heading: str, table: Table) -> None:
+    if heading:
+        console.print(f"\n{heading}", style="bold", highlight=False)
+    unlimited = console.options.update(width=WIDE)
+    width = max(console.width, console.measure(table, options=unlimited).maximum)
+    lines = console.render(table, console.options.update(width=width))
+    console.print(Segments(lines), end="", soft_wrap=True)
 
 
 def baseline_tables(rows: Sequence[Row]) -> list[tuple[str, Table]]:
@@ -155,6 +160,34 @@ def _baseline(baseline: Baseline | None, row: Row) -> str:
         return baseline.status if baseline else "-"
     star = "*" if baseline is row.fastest else " "
     return _time(baseline.stat.median, baseline.x_read) + star
+
+
+def print_energy(console: Console, records: Sequence[Record]) -> None:
+    """Print what energy was counted, and how; nothing where none was."""
+    if table := energy_table(records):
+        _print_table(console, "energy", table)
+        console.print(SOURCE, highlight=False, soft_wrap=True)
+
+
+def energy_table(records: Sequence[Record]) -> Table | None:
+    """Energy a launch and a token and mean power, one line a stage; None where none was counted."""
+    energies = stage_energies(records)
+    if not energies:
+        return None
+    table = Table(pad_edge=False, padding=(0, 1, 0, 0), box=None, header_style="bold")
+    for name in ("L", "budget", "backend", "stage", "mJ a launch", "mJ a token", "W"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for energy in energies:
+        table.add_row(
+            format_count(energy.seq_len),
+            format_count(energy.token_budget) if energy.token_budget else "-",
+            energy.backend,
+            energy.stage,
+            f"{1e3 * energy.joules_per_launch:.3g}",
+            f"{1e3 * energy.joules_per_token:.4g}",
+            f"{energy.watts:.0f}",
+        )
+    return table
 
 
 TITLES: dict[str, Callable[[Row], str]] = {

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from profiles import READ_1000, dense, profile, quest, two_baselines
-from questprof.display import baseline_tables, print_tables, problems, scan_tables
 from questprof.model import Ceiling, StageTiming
 from questprof.scan import scan_rows
+from questprof.sweep.display import baseline_tables, print_tables, problems, scan_tables
 
 BASELINES = ("questprof", "triton", "sdpa", "sdpa-cudnn", "flashinfer", "flashinfer-tc", "fa3")
 

@@ -5,10 +5,16 @@ import pytest
 import torch
 
 from profiles import CPU
-from questprof import timing
 from questprof.ceilings import CpuReader, SizedReader
+from questprof.model import Clocks
 from questprof.policies import QUEST_STAGES, Bound, Outputs, Step
-from questprof.timing import Candidate, CpuExecutor, CudaExecutor, Timed, merged
+from questprof.timing import cpu as timing_cpu
+from questprof.timing import cuda as timing_cuda
+from questprof.timing.candidates import Candidate, Timed, cache_state, merged
+from questprof.timing.cpu import CpuExecutor
+from questprof.timing.cuda import CudaExecutor, StageGraph
+from questprof.timing.phases import Phases
+from questprof.timing.stopping import Rule, fixed
 
 MIB = 1 << 20
 ENVIRONMENT = msgspec.structs.replace(CPU, last_level_cache_bytes=10 * MIB)
@@ -22,7 +28,9 @@ def _bound(log: list[str], name: str, *stages: str) -> Bound:
 
 
 def _executor(log: list[str], buffer_bytes: int, samples: int = 2) -> CpuExecutor:
-    return CpuExecutor(ENVIRONMENT, CpuReader("reader", lambda: log.append("read"), buffer_bytes), samples)
+    return CpuExecutor(
+        ENVIRONMENT, CpuReader("reader", lambda: log.append("read"), buffer_bytes), fixed(samples)
+    )
 
 
 def test_candidates_are_interleaved_and_each_meets_evicted_caches() -> None:
@@ -33,7 +41,8 @@ def test_candidates_are_interleaved_and_each_meets_evicted_caches() -> None:
         {"append": 1, "score": 2, "select": 3, "attend": 4, "quest": 5},
         {},
     )
-    (timed_dense, timed_quest), (calibration,) = _executor(log, 31 * MIB).time([dense, quest], "loop")
+    loop = _executor(log, 31 * MIB).time([dense, quest], "loop")
+    (timed_dense, timed_quest), (calibration,) = loop.timed, loop.calibration
     turn = ["read", "dense.append_kv", "dense.dense", "read", "quest.append"]
     turn += ["quest.score", "quest.select", "quest.attend"]
     assert log == turn * 3  # one round is thrown away
@@ -55,7 +64,7 @@ def test_the_warm_up_runs_between_the_reader_and_every_sample_and_is_never_timed
     quest = Candidate((_fused(log),), dict.fromkeys(stages, MIB), {}, warm_up)
     rotation = (_bound(log, "even", "dense"), _bound(log, "odd", "dense"))
     dense = Candidate(rotation, {"dense": MIB}, {}, _bound(log, "warm", "dense"))
-    (timed_quest, timed_dense), _ = _executor(log, 31 * MIB).time([quest, dense], "loop")
+    timed_quest, timed_dense = _executor(log, 31 * MIB).time([quest, dense], "loop").timed
     warm = ["read", *(f"warm.{stage}" for stage in (*stages[:4], "select_attend"))]
     turn = [*warm, *(f"quest.{stage}" for stage in stages[:4]), *warm, "quest.score", "quest.select_attend"]
     turns = [[*turn, "read", "warm.dense", f"{cache}.dense"] for cache in ("even", "odd", "even")]
@@ -68,7 +77,7 @@ def test_the_warm_up_runs_between_the_reader_and_every_sample_and_is_never_timed
 
 def test_only_the_cpu_warms_up() -> None:
     assert _executor([], MIB).warms_up
-    assert not CudaExecutor(ENVIRONMENT, 2).warms_up
+    assert not CudaExecutor(ENVIRONMENT, fixed(2)).warms_up
 
 
 def test_cold_means_more_than_three_caches_between_two_uses() -> None:
@@ -78,14 +87,14 @@ def test_cold_means_more_than_three_caches_between_two_uses() -> None:
             dict.fromkeys(("score", "select", "attend", "quest"), MIB),
             {},
         )
-        ((timed,), _) = _executor([], buffer).time([candidate], "loop")
+        (timed,) = _executor([], buffer).time([candidate], "loop").timed
         assert timed.timing["attend"].cache_state == state
         assert timed.timing["select"].cache_state == "hot"
         assert timed.timing["attend"].touched_bytes == buffer + MIB
 
 
 def test_rotation_of_a_gpu_exceeds_three_caches_in_touched_bytes() -> None:
-    executor = CudaExecutor(replace_cache(60 * MIB), 5)
+    executor = CudaExecutor(replace_cache(60 * MIB), fixed(5))
     for touched in (1 * MIB, 16 * MIB, 59 * MIB, 60 * MIB, 180 * MIB, 181 * MIB, 4096 * MIB):
         size = executor.rotation_size(touched)
         assert size * touched > 180 * MIB
@@ -111,9 +120,8 @@ def _fused(log: list[str]) -> Bound:
 def test_a_fused_chain_runs_once_more_with_evicted_caches() -> None:
     log: list[str] = []
     touched = dict.fromkeys(("append", "score", "select", "attend", "quest"), MIB)
-    ((timed,), (calibration,)) = _executor(log, 31 * MIB).time(
-        [Candidate((_fused(log),), touched, {})], "loop"
-    )
+    loop = _executor(log, 31 * MIB).time([Candidate((_fused(log),), touched, {})], "loop")
+    (timed,), (calibration,) = loop.timed, loop.calibration
     turn = ["read", *(f"quest.{stage}" for stage in ("append", "score", "select", "attend"))]
     assert log == [*turn, "read", "quest.score", "quest.select_attend"] * 3
     assert set(timed.times_us) == set(touched)
@@ -134,8 +142,10 @@ class _Replays:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, us: dict[str, float]) -> None:
         self.turn: list[str] = []
         self._us = us
-        monkeypatch.setattr(timing, "_record", lambda chains, turns: "+".join(s.stage for s in chains[0]))
-        monkeypatch.setattr(timing, "replay_us", self._replay)
+        monkeypatch.setattr(
+            timing_cuda, "_record", lambda chains, turns: "+".join(s.stage for s in chains[0])
+        )
+        monkeypatch.setattr(timing_cuda, "replay_us", self._replay)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
     def _replay(self, graph: str) -> float:
@@ -155,11 +165,13 @@ def test_a_gpu_reads_as_many_bytes_as_dense_in_every_round(monkeypatch: pytest.M
         asked.append((num_bytes, cache_bytes))
         return _readers("one")
 
-    monkeypatch.setattr(timing, "sized_readers", readers)
+    monkeypatch.setattr(timing_cuda, "sized_readers", readers)
     replays = _Replays(monkeypatch, {"read": 4000.0})
     quest = Candidate((_fused([]),), dict.fromkeys(("append", "score", "select", "attend", "quest"), 9), {})
     dense = Candidate((_bound([], "dense", "dense"),), {"dense": 8}, {"dense": 3999})
-    timed, (read,) = CudaExecutor(replace_cache(60 * MIB), 3).time([dense, quest], "loop")
+    loop = CudaExecutor(replace_cache(60 * MIB), fixed(3)).time([dense, quest], "loop")
+    timed, (read,) = loop.timed, loop.calibration
+    assert loop.clocks is None
     assert asked == [(3999, 60 * MIB)]
     assert (read.name, read.num_bytes) == ("one", 4000)
     assert read.samples_gb_s == (4000 / 2000.0 / 1e3,) * 3
@@ -174,23 +186,129 @@ def test_a_gpu_reads_as_many_bytes_as_dense_in_every_round(monkeypatch: pytest.M
 
 def test_the_fastest_reader_of_the_size_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     us = {"slow": 30.0, "fast": 10.0, "middling": 20.0}
-    monkeypatch.setattr(timing, "sized_readers", lambda *_: _readers(*us))
+    monkeypatch.setattr(timing_cuda, "sized_readers", lambda *_: _readers(*us))
     names = iter(us)
-    monkeypatch.setattr(timing, "_capture", lambda chains: timing._StageGraph(next(names), len(chains), []))  # type: ignore[arg-type]
-    monkeypatch.setattr(timing, "replay_us", lambda graph: us[graph])
-    (best,) = timing._capture_read(4000, 0)
+    monkeypatch.setattr(timing_cuda, "_capture", lambda chains: StageGraph(next(names), len(chains), []))  # type: ignore[arg-type]
+    monkeypatch.setattr(timing_cuda, "replay_us", lambda graph: us[graph])
+    (best,) = timing_cuda._capture_read(4000, 0)
     assert best.name == "fast"
 
 
 def test_without_room_for_a_read_the_rest_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "sized_readers", lambda *_: [])
+    monkeypatch.setattr(timing_cuda, "sized_readers", lambda *_: [])
     _Replays(monkeypatch, {})
     dense = Candidate((_bound([], "dense", "dense"),), {"dense": 8}, {"dense": 3999})
-    (timed,), calibration = CudaExecutor(replace_cache(MIB), 3).time([dense], "loop")
-    assert calibration == ()
+    loop = CudaExecutor(replace_cache(MIB), fixed(3)).time([dense], "loop")
+    (timed,) = loop.timed
+    assert loop.calibration == ()
     assert len(timed.times_us["dense"]) == 3
 
 
 def test_times_of_a_points_candidates_are_one() -> None:
     one, other = (Timed({stage: (1.0,)}, {}) for stage in ("quest", "select_cold"))
     assert merged([one, other]).times_us == {"quest": (1.0,), "select_cold": (1.0,)}
+
+
+def test_a_stage_on_the_cpu_is_sampled_until_its_median_is_known() -> None:
+    """A clock that says the same every time converges at the least number, all stages alike."""
+    log: list[str] = []
+    rule = Rule(target=1e9, min_samples=7, max_samples=30, max_seconds=60.0)
+    executor = CpuExecutor(ENVIRONMENT, CpuReader("reader", lambda: None, 31 * MIB), rule)
+    dense = Candidate((_bound(log, "dense", "dense"), _bound(log, "odd", "dense")), {"dense": 2}, {})
+    (timed,) = executor.time([dense], "loop").timed
+    assert len(timed.times_us["dense"]) == 8  # 7, and a second look
+    assert timed.timing["dense"].stop_reason == "converged"
+    assert len(log) == 9
+    assert log[-1] == ("dense.dense", "odd.dense")[timed.last]
+
+
+def test_a_caller_may_end_a_loop_early() -> None:
+    executor = _executor([], 31 * MIB, samples=50)
+    executor.interrupted = lambda: True
+    (timed,) = executor.time([Candidate((_bound([], "dense", "dense"),), {"dense": 2}, {})], "loop").timed
+    assert len(timed.times_us["dense"]) == 3
+    assert timed.timing["dense"].stop_reason == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("cache", "touched", "state"), [(0, 1 << 40, "warm"), (9, 27, "warm"), (9, 28, "cold")]
+)
+def test_nothing_is_cold_on_trust(cache: int, touched: int, state: str) -> None:
+    assert cache_state("dense", touched, cache) == state
+    assert cache_state("select", touched, cache) == "hot"
+
+
+class _Gpu:
+    """A board at 500 W: a replay of 4000 us takes 2 J, and the counter moves with every one."""
+
+    def __init__(self, replays: _Replays) -> None:
+        self._replays = replays
+
+    def clocks(self) -> Clocks:
+        return Clocks(("software power cap",), 60)
+
+    def energy_mj(self) -> int:
+        return 2000 * len(self._replays.turn)
+
+
+class _Graph(str):
+    """A graph by name that can be launched without being clocked."""
+
+    def replay(self) -> None:
+        pass
+
+
+def test_clocks_are_read_and_energy_counted_after_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing_cuda, "sized_readers", lambda *_: [])
+    replays = _Replays(monkeypatch, {"dense": 4000.0, "append_kv": 4000.0})
+    monkeypatch.setattr(timing_cuda, "_record", lambda chains, turns: _Graph(chains[0][0].stage))
+    executor = CudaExecutor(
+        replace_cache(MIB),
+        fixed(3),
+        gpu=_Gpu(replays),
+        energy_seconds=1e-9,
+        phases=(phases := Phases()),  # type: ignore[arg-type]
+    )
+    dense = Candidate((_bound([], "dense", "append_kv", "dense"),), {"append_kv": 1, "dense": 8}, {})
+    loop = executor.time([dense], "loop")
+    assert loop.clocks == Clocks(("software power cap",), 60)
+    (timed,) = loop.timed
+    assert len(timed.times_us["dense"]) == 3
+    assert set(timed.energy) == {"dense"}  # the append is no part of it
+    energy = timed.energy["dense"]
+    assert energy.joules == 2.0
+    assert energy.launches == timed.timing["dense"].launches_per_sample
+    assert {"capture", "energy", "streaming reads"} == phases.seconds.keys()
+
+
+def test_a_turn_that_is_long_enough_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2000 us are wanted: of 3000 us a turn one is enough, of 900 us three are."""
+    recorded: list[int] = []
+    us = 3000.0
+
+    def record(chains: list[tuple[Step, ...]], turns: int) -> str:
+        recorded.append(turns)
+        return "graph"
+
+    monkeypatch.setattr(timing_cuda, "_record", record)
+    monkeypatch.setattr(timing_cuda, "replay_us", lambda graph: us)
+    chains = [(Step("dense", lambda: None),)] * 2
+    assert timing_cuda._capture(chains).launches == 2
+    us = 900.0
+    assert timing_cuda._capture(chains).launches == 6
+    assert recorded == [1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("waited", "clocks"),
+    [
+        ((1.0, 1.0 + 2 * 0.25 * 10), Clocks(waited_share=0.25)),  # two workers, 10 s
+        ((1.0, 0.5), Clocks(waited_share=0.0)),  # a thread ended, and its count with it
+        ((None, None), None),
+    ],
+)
+def test_time_without_a_core_is_kept(
+    waited: tuple[float | None, float | None], clocks: Clocks | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing_cpu, "waited_seconds", lambda: waited[1])
+    assert _executor([], MIB)._clocks(waited[0], 10.0) == clocks

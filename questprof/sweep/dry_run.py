@@ -1,0 +1,94 @@
+"""`questprof sweep --dry-run`: the grid with memory and time, nothing measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from questprof.environment import available_bytes, capture
+from questprof.grid import Block
+from questprof.model import Environment
+from questprof.sweep.estimate import ASSUMED, cost
+from questprof.sweep.pacing import planned, priority
+from questprof.sweep.settings import Settings
+from questprof.units import format_bytes
+from questprof.workload import USABLE_SHARE
+
+
+def describe(
+    blocks: Sequence[Block], settings: Settings, environment: Environment, usable: int
+) -> dict[str, Any]:
+    """The grid as one document: blocks, memory in bytes, seconds, and what was assumed."""
+    costs = [cost(block, environment, settings.rule, settings.energy_seconds) for block in blocks]
+    rates = ASSUMED[environment.device]
+    seconds = [each.seconds for each in costs]
+    budget = None if settings.time_s is None else settings.time_s - rates.start_s
+    fit = range(len(blocks)) if budget is None else planned(seconds, priority(blocks), budget)
+    return {
+        "device": environment.device_name,
+        "num_blocks": len(blocks),
+        "num_points": sum(len(block.points) for block in blocks),
+        "memory_bytes": max((each.memory_bytes for each in costs), default=0),
+        "usable_bytes": usable,
+        "seconds": rates.start_s + sum(seconds[index] for index in fit),
+        "samples": settings.rule.describe(),
+        "assumed": asdict(rates),
+        "blocks": [
+            {
+                "title": block.title,
+                "num_points": len(block.points),
+                "point_ids": [point.point_id for point in block.points],
+                "memory_bytes": each.memory_bytes,
+                "fits_memory": each.memory_bytes <= usable,
+                "seconds": each.seconds,
+                "fits_time": index in fit,
+            }
+            for index, (block, each) in enumerate(zip(blocks, costs, strict=True))
+        ],
+    }
+
+
+def plan(blocks: Sequence[Block], settings: Settings) -> dict[str, Any]:
+    """`describe` for the machine at hand."""
+    environment = capture(settings.device)
+    usable = int(available_bytes(settings.device) * USABLE_SHARE)
+    return describe(blocks, settings, environment, usable)
+
+
+def show(document: dict[str, Any], console: Console) -> None:
+    """The document as a table and two lines."""
+    table = Table(pad_edge=False, padding=(0, 1, 0, 0), box=None, header_style="bold")
+    for name in ("block", "points", "memory", "about s", ""):
+        table.add_column(name, justify="left" if name in ("block", "") else "right", no_wrap=True)
+    for block in document["blocks"]:
+        notes = [
+            *(["more than is usable now: a shorter rotation, or oom"] if not block["fits_memory"] else []),
+            *(["left out: no time"] if not block["fits_time"] else []),
+        ]
+        table.add_row(
+            block["title"],
+            str(block["num_points"]),
+            format_bytes(block["memory_bytes"]),
+            f"{block['seconds']:.1f}",
+            "; ".join(notes),
+        )
+    console.print(table)
+    console.print(
+        f"{document['num_points']} points in {document['num_blocks']} blocks on {document['device']}; "
+        f"at most {format_bytes(document['memory_bytes'])} at a time, "
+        f"{format_bytes(document['usable_bytes'])} are usable; "
+        f"about {document['seconds']:.0f} s. {document['samples']}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    assumed = document["assumed"]
+    console.print(
+        f"Nothing was measured: seconds are modelled, at an assumed {assumed['read_gb_s']:g} GB/s; "
+        "a run corrects them by its first blocks.",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,209 @@
+"""Timing on a GPU: CUDA graphs that walk the rotation, one replay a sample.
+
+Each stage and the whole chain are graphs, replayed one after another on one stream: every kernel waits for
+the one before it. Among them is one more graph, which streams as many bytes as dense reads: what this
+memory gives at that size, in the same minutes. NVML is read during the loop, between samples.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from questprof.ceilings import CACHE_MULTIPLE, SizedReader, replay_us, sized_readers
+from questprof.model import Ceiling, Clocks, Energy, Environment, StageTiming
+from questprof.policies import Step
+from questprof.timing.candidates import Candidate, Loop, Timed, cache_state, never
+from questprof.timing.nvml import Gpu, Monitor, measure_energy
+from questprof.timing.phases import Phases
+from questprof.timing.stopping import Rule, Stopper
+
+if TYPE_CHECKING:
+    import torch
+
+MIN_REPLAY_US = 2000.0
+MAX_LAUNCHES = 400
+READ_TRIALS = 5
+"""Replays of each reader that choose the one to time."""
+ENERGY_STAGES = ("score", "select", "attend", "quest", "dense")
+
+
+@dataclass
+class StageGraph:
+    """A captured graph of `launches` launches of a stage or chain, and its samples in us a launch."""
+
+    graph: torch.cuda.CUDAGraph
+    launches: int
+    samples: list[float]
+
+
+class CudaExecutor:
+    """Times CUDA graphs; `gpu` is what NVML reads, `energy_seconds` how long a stage's energy is counted."""
+
+    warms_up = False
+
+    def __init__(
+        self,
+        environment: Environment,
+        rule: Rule,
+        *,
+        gpu: Gpu | None = None,
+        energy_seconds: float = 0.0,
+        phases: Phases | None = None,
+    ) -> None:
+        self.interrupted: Callable[[], bool] = never
+        self._rule = rule
+        self._gpu = gpu
+        self._energy_seconds = energy_seconds
+        self._cache_bytes = environment.last_level_cache_bytes
+        self._phases = phases or Phases()
+
+    def rotation_size(self, least_touched_bytes: int) -> int:
+        """Caches until the touched bytes exceed CACHE_MULTIPLE times the L2."""
+        return CACHE_MULTIPLE * self._cache_bytes // max(1, least_touched_bytes) + 1
+
+    def time(self, candidates: Sequence[Candidate], loop_id: str) -> Loop:
+        """Capture every stage and chain and the read of dense's size, then replay all of them round robin."""
+        num_bytes = max((c.counted_bytes.get("dense", 0) for c in candidates), default=0)
+        with self._phases("capture"):
+            graphs = [_capture_all(candidate) for candidate in candidates]
+        with self._phases("streaming reads"):
+            reads = _capture_read(num_bytes, self._cache_bytes)
+        in_turn = [*reads.values(), *(stage for captured in graphs for stage in captured.values())]
+        stopper, clocks = self._sample(in_turn)
+        with self._phases("energy"):
+            energies = [self._energies(captured) for captured in graphs]
+        ceilings = tuple(
+            Ceiling(reader.name, reader.num_bytes, tuple(reader.num_bytes / us / 1e3 for us in read.samples))
+            for reader, read in reads.items()
+        )
+        timed = (
+            self._timed(candidate, captured, loop_id, stopper, energy)
+            for candidate, captured, energy in zip(candidates, graphs, energies, strict=True)
+        )
+        return Loop(tuple(timed), ceilings, clocks)
+
+    def _sample(self, in_turn: Sequence[StageGraph]) -> tuple[Stopper, Clocks | None]:
+        """Replay all graphs in turn, a sample each a round, until the rule has enough."""
+        stopper, monitor = Stopper(self._rule), Monitor(self._gpu) if self._gpu else None
+        for stage in in_turn:
+            replay_us(stage.graph)
+        started = time.perf_counter()
+        while True:
+            for stage in in_turn:
+                stage.samples.append(replay_us(stage.graph) / stage.launches)
+            seconds = time.perf_counter() - started
+            if stopper.done((s.samples for s in in_turn), seconds, self.interrupted()):
+                break
+            if monitor and monitor.due:
+                _while_busy(in_turn[-1], monitor.read)
+        if monitor:
+            _while_busy(in_turn[-1], monitor.read)
+        return stopper, monitor.result() if monitor else None
+
+    def _energies(self, graphs: dict[str, StageGraph]) -> dict[str, Energy]:
+        """Energy of every main stage; those whose counter does not answer are left out."""
+        if not (self._energy_seconds and self._gpu):
+            return {}
+        found = {}
+        for stage, captured in graphs.items():
+            if stage in ENERGY_STAGES and not self.interrupted():
+                found[stage] = measure_energy(
+                    lambda graph=captured.graph: replay_us(graph),  # type: ignore[misc]
+                    captured.launches,
+                    self._gpu.energy_mj,
+                    self._energy_seconds,
+                )
+        return {stage: energy for stage, energy in found.items() if energy}
+
+    def _timed(
+        self,
+        candidate: Candidate,
+        graphs: dict[str, StageGraph],
+        loop_id: str,
+        stopper: Stopper,
+        energy: dict[str, Energy],
+    ) -> Timed:
+        timing = {}
+        for stage, captured in graphs.items():
+            touched = candidate.touched_bytes[stage] * len(candidate.rotation)
+            timing[stage] = StageTiming(
+                launches_per_sample=captured.launches,
+                num_buffers=len(candidate.rotation),
+                touched_bytes=touched,
+                cache_state=cache_state(stage, touched, self._cache_bytes),
+                loop_id=loop_id,
+                stop_reason=stopper.reason(captured.samples),
+            )
+        return Timed({stage: tuple(g.samples) for stage, g in graphs.items()}, timing, energy=energy)
+
+
+def _while_busy(stage: StageGraph, read: Callable[[], None]) -> None:
+    """Call `read` during one more replay of `stage`, whose time nobody takes."""
+    import torch
+
+    stage.graph.replay()
+    read()
+    torch.cuda.synchronize()
+
+
+def _capture_all(candidate: Candidate) -> dict[str, StageGraph]:
+    """One graph a stage, and one of the whole chain as `quest`."""
+    import torch
+
+    for bound in candidate.rotation:  # compiles, and leaves valid inputs for every stage
+        for step in (*bound.steps, *bound.chain):
+            step.launch()
+    torch.cuda.synchronize()
+    stages = [step.stage for step in candidate.rotation[0].steps]
+    graphs = {
+        stage: _capture([_of_stage(bound.steps, stage) for bound in candidate.rotation]) for stage in stages
+    }
+    if candidate.rotation[0].chain:
+        graphs["quest"] = _capture([bound.chain for bound in candidate.rotation])
+    return graphs
+
+
+def _capture_read(num_bytes: int, cache_bytes: int) -> dict[SizedReader, StageGraph]:
+    """The fastest reader of `num_bytes` with its graph; empty where nothing is to read or no buffer fits."""
+    trials: dict[SizedReader, StageGraph] = {}
+    for reader in sized_readers(num_bytes, cache_bytes):
+        for launch in reader.launches:  # compiles
+            launch()
+        trials[reader] = _capture([(Step("read", launch),) for launch in reader.launches])
+
+    def trial_us(reader: SizedReader) -> float:
+        graph = trials[reader]
+        return statistics.median(replay_us(graph.graph) for _ in range(READ_TRIALS)) / graph.launches
+
+    best = sorted(trials, key=trial_us)[:1]
+    return {reader: trials[reader] for reader in best}
+
+
+def _of_stage(steps: Sequence[Step], stage: str) -> tuple[Step, ...]:
+    return tuple(step for step in steps if step.stage == stage)
+
+
+def _capture(chains: Sequence[tuple[Step, ...]]) -> StageGraph:
+    """A graph of whole turns through `chains`, long enough to be clocked, short enough to be captured."""
+    once = _record(chains, 1)
+    replay_us(once)
+    turn_us = replay_us(once)
+    turns = min(int(MIN_REPLAY_US / turn_us) + 1, max(1, MAX_LAUNCHES // len(chains)))
+    # One turn that is long enough is the graph wanted: no second capture.
+    return StageGraph(once if turns == 1 else _record(chains, turns), turns * len(chains), [])
+
+
+def _record(chains: Sequence[tuple[Step, ...]], turns: int) -> torch.cuda.CUDAGraph:
+    import torch
+
+    launches: list[Callable[[], None]] = [step.launch for chain in chains for step in chain]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(turns):
+            for launch in launches:
+                launch()
+    return graph

@@ -1,0 +1,74 @@
+"""Shards are a split of the grid; costs grow with what is asked for."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles import CPU, GPU, SHAPE
+from questprof.grid import Block, Grid, plan_blocks
+from questprof.sweep.estimate import Cost, cost, shard, weight
+from questprof.timing.stopping import Rule, fixed
+from questprof.workload import cache_bytes
+
+RULE = Rule(0.01, 10, 50, 3.0)
+
+
+def _blocks(
+    lengths: tuple[int, ...], pages: tuple[int, ...] = (16,), device: str = "cpu"
+) -> tuple[Block, ...]:
+    return plan_blocks(
+        Grid((SHAPE,), lengths, pages, (1024,), (1,), device, backends=("questprof", "sdpa"))  # type: ignore[arg-type]
+    )
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.integers(1, 1 << 17), min_size=1, max_size=12, unique=True),
+    st.lists(st.sampled_from([8, 16, 32, 64]), min_size=1, max_size=4, unique=True),
+    st.integers(1, 60),
+)
+def test_shards_are_disjoint_and_hold_every_block_in_order(
+    lengths: list[int], pages: list[int], count: int
+) -> None:
+    blocks = _blocks(tuple(lengths), tuple(pages))
+    shards = [shard(blocks, number, count) for number in range(1, count + 1)]
+    assert sorted(blocks.index(b) for each in shards for b in each) == list(range(len(blocks)))
+    for each in shards:
+        assert [blocks.index(b) for b in each] == sorted(blocks.index(b) for b in each)
+    assert shards == [shard(blocks, number, count) for number in range(1, count + 1)]
+    loads = [sum(map(weight, each)) for each in shards]
+    assert max(loads) - min(loads) <= max(map(weight, blocks))  # greedy: one block apart at most
+
+
+def test_one_shard_of_one_is_the_grid() -> None:
+    blocks = _blocks((1024, 2048))
+    assert shard(blocks, 1, 1) == blocks
+
+
+def test_memory_on_a_cpu_is_one_cache_and_the_copy_of_a_baseline() -> None:
+    (block,) = _blocks((4096,))
+    assert cost(block, CPU, RULE).memory_bytes == 2 * cache_bytes(block.points[0])
+
+
+def test_memory_on_a_gpu_is_that_of_a_cold_rotation() -> None:
+    """Half of the transposed summary is least, 4096 / 16 x 512 / 2 = 64 KiB: 3 MiB / 64 KiB + 1 = 49."""
+    (block,) = _blocks((4096,), device="cuda")
+    assert cost(block, GPU, RULE).memory_bytes == 2 * 49 * cache_bytes(block.points[0])
+
+
+@pytest.mark.parametrize("environment", [CPU, GPU], ids=["cpu", "gpu"])
+def test_what_takes_longer_is_estimated_longer(environment: object) -> None:
+    device = environment.device  # type: ignore[attr-defined]
+    short, long = _blocks((4096, 65536), device=device)
+
+    def seconds(block: Block, rule: Rule = RULE, energy: float = 0.0) -> float:
+        found: Cost = cost(block, environment, rule, energy)  # type: ignore[arg-type]
+        return found.seconds
+
+    assert seconds(short) < seconds(long)
+    assert seconds(short, fixed(10)) < seconds(short, fixed(100))
+    # append_kv and dense, dense, then append, score, select, attend, quest: 8 stages of 1 s
+    assert seconds(short, energy=1.0) == pytest.approx(seconds(short) + 8)
+    assert seconds(long, replace(RULE, max_seconds=0.0)) < seconds(long)

@@ -1,0 +1,130 @@
+"""Going on with a profile: other options are refused, what is retried goes in whole blocks."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from profiles import SHAPE, dense, profile, quest
+from questprof.errors import QuestprofError
+from questprof.grid import Block
+from questprof.model import Profile
+from questprof.store import ProfileWriter, read_profile, seal
+from questprof.sweep import resuming
+
+COMMAND = "questprof sweep --lengths 1k --samples=5 --append -o p.jsonl"
+
+
+def test_what_measures_is_read_off_a_command_line() -> None:
+    assert resuming.measuring_options(COMMAND) == (("--append", ""), ("--samples", "5"))
+    spelt = "questprof sweep --kernel a=m:s --kernel b=m:t --samples 5 --append --resume"
+    assert dict(resuming.measuring_options(spelt)).keys() == {"--append", "--samples", "--kernel"}
+
+
+@pytest.mark.parametrize(
+    ("more", "differs"),
+    [
+        ("--append --samples 5 --resume", ""),
+        ("--append --samples=5 --lengths 1k --json", ""),
+        ("--append --samples 6", "--samples"),
+        ("--samples 5", "--append"),
+        ("--append", "--samples"),
+        ("--append --samples 5 --energy", "--energy"),
+        ("--append --samples 5 --preset quick", "--preset"),
+        ("--append --samples 5 --precision 1", "--precision"),
+    ],
+)
+def test_a_profile_is_gone_on_with_as_it_was_begun(more: str, differs: str) -> None:
+    kept = profile(command=COMMAND)
+    if not differs:
+        resuming.check_options(kept, f"questprof sweep {more}")
+        return
+    with pytest.raises(QuestprofError, match=f"{differs} would differ") as caught:
+        resuming.check_options(kept, f"questprof sweep {more}")
+    assert COMMAND in caught.value.fix
+
+
+def _grid() -> tuple[Profile, list[Block]]:
+    """Two blocks of a dense and a Quest point; the Quest point at 2k is wrong."""
+    records = [
+        dense(1024, 4.0),
+        quest(1024, (1.0, 1.0, 1.0), budget=256),
+        dense(2048, 8.0),
+        quest(2048, None, budget=256, status="wrong", reason="bad"),
+    ]
+    assert records[0].point.shape == SHAPE
+    points = [record.point for record in records]
+    return profile(*records), [Block(tuple(points[:2])), Block(tuple(points[2:]))]
+
+
+def _write(path: Path, made: Profile) -> None:
+    path.write_bytes(seal(made.header) + b"".join(map(seal, made.records)))
+
+
+def test_a_retry_leaves_out_the_whole_block_of_a_wrong_point(tmp_path: Path) -> None:
+    made, blocks = _grid()
+    path = tmp_path / "p.jsonl"
+    _write(path, made)
+    (said,) = resuming.prepare(path, blocks, skip_corrupt=False, retry=True)
+    assert "2 records" in said
+    assert read_profile(path).records == made.records[:2]
+    assert [p.name for p in tmp_path.iterdir()] == ["p.jsonl"]
+    assert resuming.prepare(path, blocks, skip_corrupt=False, retry=True) == []
+
+
+def test_without_retry_nothing_is_rewritten(tmp_path: Path) -> None:
+    made, blocks = _grid()
+    path = tmp_path / "p.jsonl"
+    _write(path, made)
+    before = path.stat()
+    assert resuming.prepare(path, blocks, skip_corrupt=False, retry=False) == []
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_a_corrupt_line_goes_and_its_point_is_missing(tmp_path: Path) -> None:
+    made, blocks = _grid()
+    path = tmp_path / "p.jsonl"
+    lines = [seal(made.header), *map(seal, made.records)]
+    lines[2] = lines[2].replace(b'"point_id"', b'"paint_id"')
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(QuestprofError, match="line 3 is corrupt"):
+        resuming.prepare(path, blocks, skip_corrupt=False, retry=False)
+    (said,) = resuming.prepare(path, blocks, skip_corrupt=True, retry=False)
+    assert "line 3 skipped" in said
+    assert read_profile(path).records == (made.records[0], *made.records[2:])
+
+
+def test_a_profile_that_another_process_writes_is_left_alone(tmp_path: Path) -> None:
+    made, blocks = _grid()
+    path = tmp_path / "p.jsonl"
+    _write(path, made)
+    empty = tmp_path / "empty.jsonl"
+    with ProfileWriter(path, resume=True), ProfileWriter(empty):
+        with pytest.raises(QuestprofError, match="another questprof"):
+            resuming.prepare(path, blocks, skip_corrupt=False, retry=True)
+        with pytest.raises(QuestprofError, match="another questprof"):
+            resuming.drop_a_start_without_header(empty)
+    assert read_profile(path).records == made.records
+
+
+def test_a_start_without_a_whole_header_is_no_profile_but_no_loss(tmp_path: Path) -> None:
+    made, _ = _grid()
+    line = seal(made.header)
+    path = tmp_path / "p.jsonl"
+    for size in (0, 1, 5, len(line) // 2, len(line) - 1):
+        path.write_bytes(line[:size])
+        resuming.drop_a_start_without_header(path)
+        assert not path.exists()
+    for other in (b"mine", b"{}", line, line + b"half a rec"):
+        path.write_bytes(other)
+        resuming.drop_a_start_without_header(path)
+        assert path.read_bytes() == other
+    resuming.drop_a_start_without_header(tmp_path / "none.jsonl")
+
+
+def test_points_of_another_grid_are_refused(tmp_path: Path) -> None:
+    made, blocks = _grid()
+    resuming.check_grid(made, tmp_path, blocks)
+    with pytest.raises(QuestprofError, match="do not ask for"):
+        resuming.check_grid(made, tmp_path, blocks[:1])
+    assert replace(made, records=()).records == ()
