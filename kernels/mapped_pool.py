@@ -14,17 +14,36 @@ from questprof_kernels.paged_cache import PagePool
 from questprof_kernels.plan import ceil_div
 
 
+def granule_bytes(device: torch.device | str | int) -> int:
+    """Bytes of the least piece of memory that a CUDA device maps; ValueError for another device."""
+    return int(_checked(_driver().cuMemGetAllocationGranularity(*_placement(_index(device)))))
+
+
+def _index(device: torch.device | str | int) -> int:
+    """The number of a CUDA device."""
+    found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if found.type != "cuda":
+        raise ValueError(f"only memory of a CUDA device can be unmapped, not of {found}")
+    return found.index if found.index is not None else torch.cuda.current_device()
+
+
+def _placement(index: int) -> tuple[Any, Any]:
+    """Memory pinned on device `index`, and the least granularity."""
+    driver = _driver()
+    place = driver.CUmemAllocationProp()
+    place.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    place.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    place.location.id = index
+    return place, driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+
+
 class VirtualBuffer:
     """At least `num_bytes` of device memory in one range of addresses, each granule mapped on its own."""
 
     def __init__(self, num_bytes: int, device: int) -> None:
         driver = _driver()
-        place = driver.CUmemAllocationProp()
-        place.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-        place.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        place.location.id = device
-        least = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
-        self.granule_bytes = int(_checked(driver.cuMemGetAllocationGranularity(place, least)))
+        place, _ = _placement(device)
+        self.granule_bytes = granule_bytes(device)
         self.num_granules = max(1, ceil_div(num_bytes, self.granule_bytes))
         self.num_bytes = self.num_granules * self.granule_bytes
         self.address = int(_checked(driver.cuMemAddressReserve(self.num_bytes, self.granule_bytes, 0, 0)))
@@ -68,10 +87,8 @@ class MappedPool(PagePool):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        if self.device.type != "cuda":
-            raise ValueError(f"only memory of a CUDA device can be unmapped, not of {self.device}")
+        index = _index(self.device)
         torch.cuda.synchronize()  # the context that the memory is mapped into exists
-        index = self.device.index if self.device.index is not None else torch.cuda.current_device()
         shape, dtype = tuple(self.k.shape), self.k.dtype
         self._buffers = [VirtualBuffer(self.k.nbytes, index) for _ in range(2)]
         self.k, self.v = (buffer.tensor(shape, dtype, self.k.device) for buffer in self._buffers)

@@ -21,7 +21,7 @@ from questprof.environment import capture
 from questprof.errors import Exit, QuestprofError
 from questprof.model import SCHEMA_VERSION, Environment, Header, Point, Profile, Record
 from questprof.store import ProfileWriter
-from questprof.units import format_bytes, format_count
+from questprof.units import format_count
 
 if TYPE_CHECKING:
     from questprof.sweep.outputs import Outputs
@@ -198,9 +198,9 @@ def _gathered(task: Task, points: Sequence[Point], console: Console) -> dict[str
 
 
 def _proofs(task: Task, points: Sequence[Point], console: Console) -> dict[str, UnmappedProof]:
-    """`attend` over pools without the granules of their unselected pages, by point id.
+    """`attend` of one KV head over pools without their unselected pages, by point id.
 
-    Where heads together select so many pages that no granule is free of them, nothing is proved or refuted.
+    Where all pages are selected nothing is proved or refuted.
     """
     from questprof.counters import unmapped
 
@@ -208,7 +208,7 @@ def _proofs(task: Task, points: Sequence[Point], console: Console) -> dict[str, 
     for point in proof_points(points):
         proof = unmapped.prove(point, kernels=task.how.kernels)
         where = f"{point.shape.name} page {point.page_size} length {format_count(point.seq_len)}"
-        said = proof.reason or f"completed with {format_bytes(proof.unmapped_bytes)} unmapped"
+        said = proof.reason or f"one KV head completed with {proof.unselected_pages} pages unmapped"
         console.print(f"proof by unmapped pages, {where}: {said}", highlight=False)
         if proof.unmapped_bytes or "nothing to unmap" not in proof.reason:
             found[point.point_id] = proof

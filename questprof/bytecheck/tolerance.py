@@ -41,7 +41,7 @@ def hardware_reads(stage: str, ledger: Sequence[Entry], launches: int, point: Po
     """Allowance of a stage's hardware reads over `launches` kernels; `ledger` holds the stage's entries.
 
     Below it adds what the launch itself wrote or read before, in a chain of stages too: those reads may come
-    from the cache. Above it adds what whole accesses of memory add to the rows of a transposed summary.
+    from the cache. Above it adds what whole accesses of memory add to a transposed summary.
     """
     predicted = sum(entry.read_bytes for entry in ledger)
     share = 0 if stage in ABSOLUTE_STAGES else HARDWARE_SHARE
@@ -57,9 +57,14 @@ def hardware_text(stage: str, point: Point) -> str:
 
 
 def _rows_end(stage: str, point: Point) -> int:
-    if stage not in ("score", "quest") or point.summary_layout != "transposed":
+    """What whole accesses add to a transposed summary: at the end of rows, around a tail page's numbers."""
+    if point.summary_layout != "transposed":
         return 0
-    return row_slack(point, ACCESS_BYTES)
+    if stage == "append":
+        shape = point.shape
+        numbers = 2 * shape.num_kv_heads * shape.head_dim * sum(length > 0 for length in point.lengths)
+        return numbers * (ACCESS_BYTES - dtype_bytes(shape.effective_summary_dtype))
+    return row_slack(point, ACCESS_BYTES) if stage in ("score", "quest") else 0
 
 
 def row_slack(point: Point, access_bytes: int) -> int:

@@ -123,7 +123,10 @@ def _count(
     plan = plan_tasks(asked, source, how)
     outputs = plan_outputs(*paths, plan.device, force=force, resume=resume)
     console = plain_console(stderr=True)
-    for note in filter(None, (*plan.notes, "" if asked.all_heads else heads_note(asked.shapes))):
+    traced = any(task.source == "trace" and task.place != "instead" for task in plan.tasks)
+    for note in filter(
+        None, (*plan.notes, heads_note(asked.shapes) if traced and not asked.all_heads else "")
+    ):
         console.print(note, highlight=False)
     outcome = run_bytes(plan, outputs, console)
     judged = judge_profile(outcome.profile)

@@ -1,8 +1,9 @@
 """Proof that attention leaves unselected pages alone: with their memory unmapped, it still runs.
 
-No counter can see one page in thousands, but a GPU cannot read an address that is not mapped. The pages
-that no query head selected are laid together, the granules that hold nothing else are unmapped, and attend
-runs over the same page ids in a process of its own, which a touched page would end.
+No counter can see one page in thousands, but a GPU cannot read an address that is not mapped. One KV head and
+its group of query heads get a cache whose selected pages fill the first granules of the pool; all others lie
+behind them, in granules that are unmapped before attend runs over the same page ids, in a process of its own,
+which a touched page would end. A page of all KV heads would be one that some head has selected, mostly.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from questprof.counters import ncu_errors
 from questprof.counters.ncu_process import execute
 from questprof.counts import UnmappedProof
 from questprof.model import Point
 from questprof.structs import Struct
-from questprof.units import format_bytes
 
 
 class Task(Struct, frozen=True):
@@ -33,7 +34,7 @@ class Placement(Struct, frozen=True):
     """Where pages lie, and which granules hold unselected ones alone."""
 
     order: tuple[int, ...]
-    """Physical page of each page, pages counted through all requests in turn."""
+    """Physical page of each page, pages counted through all requests in turn, then those of none."""
     first_granule: int
     num_granules: int
     unselected: int
@@ -55,22 +56,40 @@ class Finished(Struct, frozen=True, tag="finished"):
     fault: str = ""
 
 
-def place(selected: Iterable[int], num_pages: int, page_bytes: int, granule_bytes: int) -> Placement:
-    """Selected pages first, the others behind them; the granules that hold no byte of a selected page.
+def spare_pages(page_bytes: int, granule_bytes: int) -> int:
+    """Pages of no request that a pool needs, so that unselected pages can begin with a granule."""
+    return -(-granule_bytes // page_bytes) + 1
 
-    `selected`: page numbers in 0..num_pages - 1, counted through all requests in turn. The storage ends with
-    a whole granule. ValueError for a page that is none.
+
+def place(
+    selected: Iterable[int], num_pages: int, pool_pages: int, page_bytes: int, granule_bytes: int
+) -> Placement:
+    """Selected pages first, the others from the next granule on, which hold no byte of a selected page.
+
+    `selected`: page numbers in 0..num_pages - 1, counted through all requests in turn. The pool has
+    `pool_pages`, at least `spare_pages` more; its storage ends with a whole granule. ValueError for a page
+    that is none, and for too small a pool.
     """
     chosen = sorted(set(selected))
     if chosen and not 0 <= chosen[0] <= chosen[-1] < num_pages:
         raise ValueError(f"pages {chosen[0]} to {chosen[-1]} of {num_pages}")
     others = sorted(set(range(num_pages)).difference(chosen))
-    order = [0] * num_pages
-    for physical, page in enumerate((*chosen, *others)):
-        order[page] = physical
     first = -(-len(chosen) * page_bytes // granule_bytes)
-    end = -(-num_pages * page_bytes // granule_bytes)
-    return Placement(tuple(order), first, max(0, end - first) if others else 0, len(others))
+    start = -(-first * granule_bytes // page_bytes)
+    if start + len(others) > pool_pages:
+        raise ValueError(f"{pool_pages} pages of pool, {start + len(others)} needed")
+    places = [*range(len(chosen)), *range(start, start + len(others))]
+    order = dict(zip((*chosen, *others), places, strict=True))
+    unused = sorted(set(range(pool_pages)).difference(places))
+    end = -(-pool_pages * page_bytes // granule_bytes)
+    in_turn = (*(order[page] for page in range(num_pages)), *unused)
+    return Placement(in_turn, first, end - first if others else 0, len(others))
+
+
+def one_group(point: Point) -> Point:
+    """`point` with one KV head, and the query heads of its group."""
+    shape = replace(point.shape, num_kv_heads=1, num_qo_heads=point.shape.group_size)
+    return replace(point, shape=shape)
 
 
 def selected_pages(
@@ -88,14 +107,14 @@ def selected_pages(
 
 
 def prove(point: Point, *, kernels: str = "", timeout_s: float = 120.0) -> UnmappedProof:
-    """Run the proof for `point` on this machine's GPU; `kernels` is a user's stage set or ''.
+    """Run the proof for one KV head of `point` on this machine's GPU; `kernels` is a user's stage set or ''.
 
     `completed` tells whether attend ran without the unselected pages and gave the same. Otherwise `reason`
     says why: a touched page, or with `unmapped_bytes` 0 that nothing could be unmapped.
     """
     with tempfile.TemporaryDirectory(prefix="questprof-unmapped-") as folder:
         task = Path(folder, "task.json")
-        task.write_bytes(msgspec.json.encode(Task(point, kernels)))
+        task.write_bytes(msgspec.json.encode(Task(one_group(point), kernels)))
         command = [sys.executable, "-m", "questprof.counters.unmapped_worker", str(task)]
         output, code = execute(command, timeout_s, folder)
     return judged(output, code, timeout_s)
@@ -111,8 +130,8 @@ def judged(output: str, code: int | None, timeout_s: float) -> UnmappedProof:
         return UnmappedProof(0, 0, 0, completed=False, reason=f"could not be prepared: {fault}")
     if not prepared.unmapped_bytes:
         fault = (
-            f"nothing to unmap: {prepared.unselected_pages} of {prepared.num_pages} pages are unselected and "
-            f"fill no granule of {format_bytes(prepared.granule_bytes)}; take more tokens or fewer heads"
+            f"nothing to unmap: {prepared.unselected_pages} of {prepared.num_pages} pages are unselected; "
+            "take more tokens or a smaller budget"
         )
     elif finished is None:
         ended = f"no end after {timeout_s:g} s" if code is None else f"the process ended with status {code}"

@@ -16,10 +16,19 @@ import msgspec
 from questprof.backends import Backend, load
 from questprof.backends.user import over, stage_set
 from questprof.checks import rounding_floor
-from questprof.counters.unmapped import Finished, Placement, Prepared, Task, place, selected_pages
+from questprof.counters.unmapped import (
+    Finished,
+    Placement,
+    Prepared,
+    Task,
+    place,
+    selected_pages,
+    spare_pages,
+)
 from questprof.errors import QuestprofError
 from questprof.model import Point
 from questprof.policies import Bound, bind
+from questprof.units import dtype_bytes
 from questprof.workload import make_cache, make_pool, make_query
 
 if TYPE_CHECKING:
@@ -48,7 +57,7 @@ def run(task: Task) -> str:
     for step in ordinary.steps:
         step.launch()
     pool = _mapped_pool(point)
-    where = placement(ordinary, pool.page_bytes, pool.granule_bytes)
+    where = placement(ordinary, pool)
     pool.reorder_free(where.order)
     mapped = _bound(point, backend, pool)
     ids, own = ordinary.outputs.page_ids, mapped.outputs.page_ids
@@ -58,30 +67,32 @@ def run(task: Task) -> str:
     if difference := _attend(mapped, ordinary):
         return f"not even with all pages mapped: {difference}"
     granules = 2 * where.num_granules
-    _say(Prepared(pool.granule_bytes, granules * pool.granule_bytes, where.unselected, pool.num_pages))
+    _say(Prepared(pool.granule_bytes, granules * pool.granule_bytes, where.unselected, sum(point.num_pages)))
     if granules:
         pool.unmap(where.first_granule, where.num_granules)
     return _attend(mapped, ordinary)
 
 
-def placement(bound: Bound, page_bytes: int, granule_bytes: int) -> Placement:
-    """Where to lay the pages of the cache, from the ids that `bound` has selected."""
+def placement(bound: Bound, pool: Any) -> Placement:
+    """Where to lay the pages of the cache in `pool`, from the ids that `bound` has selected."""
     outputs = bound.outputs
     assert outputs.page_ids is not None
     assert outputs.select_indptr is not None
     kv_indptr = [0, *accumulate(bound.cache.num_pages)]
     chosen = selected_pages(outputs.page_ids.tolist(), outputs.select_indptr.tolist(), kv_indptr)
-    return place(chosen, kv_indptr[-1], page_bytes, granule_bytes)
+    return place(chosen, kv_indptr[-1], pool.num_pages, pool.page_bytes, pool.granule_bytes)
 
 
 def _mapped_pool(point: Point) -> Any:
-    from questprof_kernels.mapped_pool import MappedPool
+    from questprof_kernels.mapped_pool import MappedPool, granule_bytes
     from questprof_kernels.paged_cache import DTYPES
     from questprof_kernels.plan import summary_blocks
 
     shape = point.shape
+    page_bytes = point.page_size * shape.num_kv_heads * shape.head_dim * dtype_bytes(shape.kv_dtype)
+    spare = spare_pages(page_bytes, granule_bytes(point.device))
     return MappedPool(
-        sum(point.num_pages),
+        sum(point.num_pages) + spare,
         shape.num_kv_heads,
         point.page_size,
         shape.head_dim,

@@ -226,5 +226,7 @@ def test_a_plan_that_finds_no_memory_is_out_of_memory(monkeypatch: pytest.Monkey
 
 
 def test_an_unknown_backend_is_told_every_name() -> None:
-    with pytest.raises(QuestprofError, match="triton, sdpa, sdpa-cudnn, flashinfer, flashinfer-tc, fa3"):
+    with pytest.raises(
+        QuestprofError, match="triton, gather, sdpa, sdpa-cudnn, flashinfer, flashinfer-tc, fa3"
+    ):
         load("flash", "cuda")
