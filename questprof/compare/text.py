@@ -55,8 +55,9 @@ def statements(outcome: Outcome) -> list[str]:
     said += [f"not compared for {len(reasons) - NAMED} more reasons"] if len(reasons) > NAMED else []
     for name, points in zip(outcome.names, (outcome.only_base, outcome.only_new), strict=True):
         said += [f"only in {name}: {_named(points)}"] if points else []
-    warm = [one.point for one in outcome.comparisons if one.cache_state == "warm"]
-    said += [f"warm, not cold (these times are of a cache): {_named(warm)}"] if warm else []
+    warm = Counter(one.stage for one in outcome.comparisons if one.cache_state == "warm")
+    stages = ", ".join(f"{stage} at {count} points" for stage, count in warm.items())
+    said += [f"warm, not cold (these times are of a cache): {stages}"] if warm else []
     return [plain(text) for text in said]
 
 
@@ -81,8 +82,9 @@ def _spread(outcome: Outcome) -> str:
     if spread.by_stage:
         each = ", ".join(f"{stage} {format_share(value)}" for stage, value in spread.by_stage.items())
         return f"between runs, measured from {spread.num_runs} baselines: {each}; less is never a difference"
+    floor = f" + {spread.floor_us:g} us" if spread.floor_us else ""
     return (
-        f"between runs, stated: {format_share(spread.stated)}; less is never a difference "
+        f"between runs, stated: {format_share(spread.stated)}{floor}; less is never a difference "
         "(three or more baselines with --also measure it; one run that times both sides needs none)"
     )
 

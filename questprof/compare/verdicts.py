@@ -150,7 +150,7 @@ def _stages(pair: Pair, one_run: bool, spread: Spread, threshold: float) -> list
         if one_run and _same_loop(pair, stage):
             found.append(_comparison(pair, stage, paired(base, new, threshold), threshold, True))
         else:
-            margin = max(threshold, spread.margin(stage))
+            margin = max(threshold, spread.margin(stage, median(base)))
             found.append(_comparison(pair, stage, unpaired(base, new, margin, machine), margin, False))
     return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 from questprof.samples import drift, relative_half_width
@@ -20,6 +21,8 @@ DRIFT_P = 1e-4
 """Chance of calling steady samples drifting, a stage: a sweep tests hundreds of stages."""
 DRIFT_CHANGE = {"cuda": 0.03, "cpu": 0.25}
 """Last third over first third, less 1, from which on a drift spoils a figure of that device."""
+DRIFT_US = {"cuda": 0.3, "cpu": 0.0}
+"""And by how much: launches of 2 us move by 0.2 us while a GPU settles, and no longer stage does."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +93,14 @@ class Stopper:
 def drifting(times_us: Mapping[str, Sequence[float]], device: str) -> str:
     """What is unstable in the ordered samples of a record's stages, '' when nothing is.
 
-    A drift counts when it is beyond chance (Mann-Kendall, DRIFT_P) and large (DRIFT_CHANGE of the device).
+    A drift counts when it is beyond chance (Mann-Kendall, DRIFT_P) and large: DRIFT_CHANGE and
+    DRIFT_US of the device.
     """
     found = []
     for stage, samples in times_us.items():
         trend = drift(samples) if len(samples) > 1 else None
-        if trend and trend.p <= DRIFT_P and abs(trend.change) >= DRIFT_CHANGE[device]:
+        if not trend or trend.p > DRIFT_P:
+            continue
+        if abs(trend.change) >= max(DRIFT_CHANGE[device], DRIFT_US[device] / median(samples)):
             found.append(f"{stage} {100 * trend.change:+.0f} %")
     return f"its samples drift: {', '.join(found)} from the first to the last third of them" if found else ""

@@ -15,6 +15,7 @@ from questprof.compare.pairs import across, within
 from questprof.compare.spread import Spread, spread_of
 from questprof.compare.verdicts import Outcome, compare
 from questprof.model import Ceiling, Check, Point, Profile, Record, Shape, StageTiming
+from questprof.store import read_profile
 
 GPU_RUNS = Spread(0.03)
 US = (2.0, 1.0, 5.0)
@@ -234,3 +235,15 @@ def test_a_large_change_shows_through_the_recorded_noise(factor: float) -> None:
     wanted, opposite = ("slower", "faster") if factor > 1 else ("faster", "slower")
     assert verdicts.count(wanted) > 0.1 * len(verdicts)
     assert opposite not in verdicts
+
+
+def test_two_runs_of_one_grid_on_an_h200_are_the_same() -> None:
+    """The kept pair: 95 % of medians of 10 us and more within 2 %, no stage called faster or slower."""
+    folder = Path(__file__).parents[2] / "profiles" / "h200"
+    one, other = (read_profile(folder / name) for name in ("grid.jsonl", "grid-again.jsonl"))
+    for base, new in ((one, other), (other, one)):
+        found = compare(across(base, new), spread_of([base])).comparisons
+        long = [c.ratio for c in found if c.base_us >= 10]
+        assert len(long) > 150
+        assert sum(1 / 1.02 <= ratio <= 1.02 for ratio in long) >= 0.95 * len(long)
+        assert {c.verdict for c in found} <= {"same", "undecided"}

@@ -22,19 +22,19 @@ def _run(factor: float) -> Profile:
 
 
 def test_few_baselines_state_it() -> None:
-    assert spread_of([_run(1.0)]) == Spread(STATED["cuda"])
-    assert spread_of([_run(1.0), _run(2.0)]).margin("score") == STATED["cuda"]
+    assert spread_of([_run(1.0)]) == Spread(STATED["cuda"], floor_us=0.5)
+    assert spread_of([_run(1.0), _run(2.0)]).margin("score", 100.0) == STATED["cuda"] + 0.005
     assert spread_of([profile(env=CPU)]).stated == STATED["cpu"]
-    assert spread_of([_run(1.0)], 0.1).margin("quest") == 0.1
+    assert spread_of([_run(1.0)], 0.1).margin("quest", 1.0) == 0.1
 
 
 def test_three_baselines_measure_it_by_hand() -> None:
     """Log medians -0.1, 0, 0.1 have sd 0.1; two runs differ by up to 4.303 sqrt(2) 0.1 in logarithms."""
     spread = spread_of([_run(math.exp(shift)) for shift in (-0.1, 0.0, 0.1)])
     assert spread.num_runs == 3
-    assert spread.margin("score") == pytest.approx(math.expm1(4.30265 * math.sqrt(2) * 0.1))
-    assert spread.margin("attend") == pytest.approx(0)
-    assert spread.margin("a stage that none of them has") == STATED["cuda"]
+    assert spread.margin("score", 100.0) == pytest.approx(math.expm1(4.30265 * math.sqrt(2) * 0.1))
+    assert spread.margin("attend", 100.0) == pytest.approx(0)
+    assert spread.margin("a stage that none of them has", 50.0) == STATED["cuda"] + 0.01
 
 
 def test_what_is_no_figure_does_not_widen_it() -> None:
@@ -44,4 +44,4 @@ def test_what_is_no_figure_does_not_widen_it() -> None:
     broken = replace(record, status="unstable", times_us={"score": (70.0,) * 3})
     empty = replace(record, times_us={"score": (), "attend": (0.0, 1.0)})
     runs += [profile(wild), profile(broken), profile(empty)]
-    assert spread_of(runs).margin("score") == pytest.approx(0)
+    assert spread_of(runs).margin("score", 100.0) == pytest.approx(0)

@@ -109,6 +109,12 @@ def test_single_samples_say_nothing_of_drift() -> None:
     assert drifting({"quest": [1.0], "score": []}, "cuda") == ""
 
 
+def test_what_launches_alone_lose_as_a_gpu_settles_is_no_drift() -> None:
+    """0.2 us of 2.1: a tenth of a launch, a hundredth of a stage of 20 us; 2 us of those do count."""
+    assert drifting({"append_kv": _around([2.1] * 20 + [1.9] * 30, 0.005, 3)}, "cuda") == ""
+    assert "quest -10 %" in drifting({"quest": _around([21.0] * 20 + [19.0] * 30, 0.005, 3)}, "cuda")
+
+
 @settings(deadline=None, max_examples=200)
 @given(st.integers(0, 10**6), st.sampled_from([3, 9, 15, 21, 50]))
 def test_noise_in_no_order_is_hardly_ever_a_drift(seed: int, number: int) -> None:
