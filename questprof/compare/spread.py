@@ -23,7 +23,7 @@ STATED: Final[Mapping[Literal["cpu", "cuda"], float]] = {"cpu": 0.3, "cuda": 0.0
 on another (profiles/NOTES.md). A CPU: up to 26 % between processes where one shows 0.3 %, rounded up."""
 STATED_US: Final[Mapping[Literal["cpu", "cuda"], float]] = {"cpu": 0.0, "cuda": 0.5}
 """What comes on top at any length. A GPU: launches and where a cache happens to lie; in two runs of one grid
-(profiles/h200/grid.jsonl, grid-again.jsonl) stages of 10 us and more agree to 2 %, appends of 3.6 us to 9 %."""
+(profiles/h200/grid.jsonl, grid-again.jsonl) stages from 10 us on agree to 2 %, appends of 3.6 us to 9 %."""
 LEAST_RUNS: Final = 3
 """Baselines from which their own spread is used in place of the stated one."""
 
