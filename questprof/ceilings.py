@@ -17,8 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from questprof.environment import available_bytes
-from questprof.model import Ceiling, Environment
-from questprof.roofline.working_sets import CACHE_MULTIPLE as CACHE_MULTIPLE
+from questprof.model import CACHE_MULTIPLE, Ceiling, Environment
 
 if TYPE_CHECKING:
     import torch

@@ -15,11 +15,13 @@ from msgspec.structs import replace
 
 from questprof.counts import ByteCount, Calibration, Entry, Source, StageCount, UnmappedProof
 from questprof.errors import QuestprofError
-from questprof.roofline.roofs import Roofs
+from questprof.roofs import Roofs
 from questprof.structs import Struct, short_hash
 from questprof.units import DTYPE_BYTES
 
 SCHEMA_VERSION = 1
+CACHE_MULTIPLE = 3
+"""Bytes touched between two uses of the same bytes, over the last-level cache, from which on it is cold."""
 
 Kind = Literal["sweep", "bytes", "amdahl", "recall", "eval", "cache"]
 Status = Literal["ok", "wrong", "oom", "unstable", "unavailable"]

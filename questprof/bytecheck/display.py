@@ -7,19 +7,18 @@ from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
-from rich.segment import Segments
 from rich.table import Table
 
 from questprof.bytecheck.judgement import Judgement, Mode, StageFinding, percent
 from questprof.bytecheck.summary import LARGE, failures, label, summary_lines, verdict, where
 from questprof.counts import Source
+from questprof.terminal import print_table
 from questprof.units import format_bytes, format_count
 
 __all__ = ["bytes_tables", "print_bytes", "summary_lines"]
 
 FEW: Final = 3
 """Up to so many points of one source, every stage has a line of its own."""
-WIDE: Final = 200
 
 Group = tuple[Source, str]
 
@@ -28,11 +27,7 @@ def print_bytes(console: Console, judgements: Sequence[Judgement]) -> None:
     """Tables at their natural width, then the summary lines and the sentences of what does not hold."""
     plain = not console.is_terminal
     for heading, table in bytes_tables(judgements):
-        console.print(f"\n{heading}", style="bold", highlight=False, markup=False, soft_wrap=plain)
-        unlimited = console.options.update(width=WIDE)
-        width = max(console.width, console.measure(table, options=unlimited).maximum)
-        lines = console.render(table, console.options.update(width=width))
-        console.print(Segments(lines), end="", soft_wrap=True)
+        print_table(console, table, heading)
     console.print()
     for line in (*summary_lines(judgements), *failures(judgements)):
         console.print(line, highlight=False, markup=False, soft_wrap=plain)

@@ -117,8 +117,8 @@ def _count(
     from questprof.bytecheck.run import exit_status, run_bytes
     from questprof.bytecheck.tasks import plan_tasks
     from questprof.report import write_report
-    from questprof.sweep.display import plain_console
     from questprof.sweep.outputs import plan_outputs
+    from questprof.terminal import plain_console
 
     plan = plan_tasks(asked, source, how)
     outputs = plan_outputs(*paths, plan.device, force=force, resume=resume)
@@ -141,7 +141,7 @@ def _count(
 def _show(outcome: Outcome, outputs: Outputs, judged: Any) -> None:
     """Tables and verdicts on stdout, what could not be counted and why on stderr."""
     from questprof.bytecheck.display import print_bytes
-    from questprof.sweep.display import plain_console
+    from questprof.terminal import plain_console
 
     if judged:
         print_bytes(plain_console(), judged)
@@ -180,7 +180,7 @@ def _show_formula(asked: Asked, json: bool) -> None:
     import msgspec
 
     from questprof.bytecheck.formula import formula_rows, formula_table
-    from questprof.sweep.display import plain_console
+    from questprof.terminal import plain_console
 
     rows = formula_rows(asked)
     if json:

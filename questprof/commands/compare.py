@@ -104,7 +104,7 @@ def _load(
 def _print(outcome: Outcome, form: str, everything: bool) -> None:
     from questprof.compare.text import FORMATS as TEXTS
     from questprof.compare.text import print_table
-    from questprof.sweep.display import plain_console
+    from questprof.terminal import plain_console
 
     if form in TEXTS:
         print(TEXTS[form](outcome, everything))

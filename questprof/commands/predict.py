@@ -63,7 +63,7 @@ def predict(
 def _print(profile: Profile, found: Sequence[Outlook], weighed: Sequence[Traffic]) -> None:
     from questprof.crossover.tables import NOTES, overview, tables
     from questprof.crossover.traffic import stored
-    from questprof.sweep.display import plain_console
+    from questprof.terminal import plain_console
 
     environment = profile.header.environment
     print(f"{environment.device_name}{' (CPU figures)' if environment.device == 'cpu' else ''}")
@@ -85,19 +85,17 @@ def _print(profile: Profile, found: Sequence[Outlook], weighed: Sequence[Traffic
 
 def _print_table(console: Console, table: Table) -> None:
     """A table at its natural width: a terminal may wrap a line, nothing cuts a figure."""
-    from rich.segment import Segments
     from rich.table import Table as RichTable
     from rich.text import Text
+
+    from questprof.terminal import print_table
 
     drawn = RichTable(pad_edge=False, padding=(0, 2, 0, 0), box=None, header_style="bold")
     for i, head in enumerate(table.heads):
         drawn.add_column(Text(head), justify="left" if i == 0 else "right", no_wrap=True)
     for row in table.rows:
         drawn.add_row(*map(Text, row))
-    console.print(f"\n{table.title}", highlight=False, markup=False)
-    width = console.measure(drawn, options=console.options.update(width=1000)).maximum
-    lines = console.render(drawn, console.options.update(width=max(console.width, width)))
-    console.print(Segments(lines), end="", soft_wrap=True)
+    print_table(console, drawn, table.title)
     if table.note:
         console.print(table.note, style="dim", highlight=False, markup=False)
 

@@ -126,7 +126,8 @@ def _show(profile: Profile, paths: dict[str, Path | None], json: bool) -> None:
     """Tables, notes and alarms, or one JSON document."""
     from questprof.roofline.display import SOURCES, print_roofline
     from questprof.roofline.finding import as_document, roofline
-    from questprof.sweep.display import plain_console, problems
+    from questprof.sweep.display import problems
+    from questprof.terminal import plain_console
 
     found, env = roofline(profile), profile.header.environment
     if json:

@@ -99,11 +99,11 @@ def sweep(
     from questprof.backends import user
     from questprof.environment import resolve_device
     from questprof.grid import Grid, check_names, parse_budgets, parse_sizes, plan_blocks, resolve_shape
-    from questprof.sweep.display import plain_console
     from questprof.sweep.outputs import plan_outputs
     from questprof.sweep.pacing import parse_duration
     from questprof.sweep.run import DEFAULTS, default_backends
     from questprof.sweep.settings import Settings, energy_seconds, rule_for
+    from questprof.terminal import plain_console
     from questprof.units import parse_bytes
 
     where = resolve_device(device)
@@ -172,8 +172,8 @@ def _sharded(blocks: Sequence[Block], text: str | None) -> Sequence[Block]:
 
 
 def _show_plan(blocks: Sequence[Block], settings: Settings, json: bool) -> None:
-    from questprof.sweep.display import plain_console
     from questprof.sweep.dry_run import plan, show
+    from questprof.terminal import plain_console
 
     document = plan(blocks, settings)
     if json:
@@ -217,7 +217,8 @@ def _conclude(profile: Profile, grid: Grid, outputs: Outputs, json: bool) -> Non
 def _print_closing(profile: Profile, grid: Grid) -> None:
     from questprof.crossover.sentences import verdicts
     from questprof.scan import scan_rows, series
-    from questprof.sweep.display import SOURCES, advice, plain_console, print_energy, print_tables, problems
+    from questprof.sweep.display import SOURCES, advice, print_energy, print_tables, problems
+    from questprof.terminal import plain_console
     from questprof.timing.conditions import conditions
 
     rows = scan_rows(profile)

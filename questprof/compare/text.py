@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 from rich.console import Console
-from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
+from questprof import terminal
 from questprof.compare.pairs import labels
 from questprof.compare.verdicts import ERROR_RATE, Comparison, Outcome, Verdict, format_share
 from questprof.model import Point
@@ -21,7 +21,6 @@ from questprof.units import format_us
 ORDER: Final[tuple[Verdict, ...]] = ("slower", "faster", "undecided", "same")
 STYLES: Final[dict[Verdict, str]] = {"slower": "red", "faster": "green", "undecided": "yellow", "same": ""}
 COLUMNS: Final = ("point", "stage", "base us", "new us", "new / base", f"{LEVEL:.0%} interval", "verdict", "")
-WIDE: Final = 400
 """Columns that no row exceeds."""
 LONG_US: Final = 10.0
 """Stages from this length on are counted where the agreement of two runs is stated."""
@@ -154,9 +153,7 @@ def table(outcome: Outcome, *, everything: bool = False) -> tuple[Table, str]:
 def print_table(console: Console, outcome: Outcome, *, everything: bool = False) -> None:
     """Print the table at its natural width (a terminal may wrap, nothing cuts a figure), then sentences."""
     found, more = table(outcome, everything=everything)
-    width = max(console.width, console.measure(found, options=console.options.update(width=WIDE)).maximum)
-    lines = console.render(found, console.options.update(width=width))
-    console.print(Segments(lines), end="", soft_wrap=True)
+    terminal.print_table(console, found)
     for line in filter(None, (more, *statements(outcome), headline(outcome))):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 

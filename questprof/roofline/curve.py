@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from questprof.model import Ceiling, Environment
-from questprof.roofline.roofs import Bandwidth, Roofs
+from questprof.model import CACHE_MULTIPLE, Ceiling, Environment
 from questprof.roofline.vendor import Vendor
-from questprof.roofline.working_sets import CACHE_MULTIPLE
+from questprof.roofs import Bandwidth, Roofs
 from questprof.rows import Stat, summarise
 
 KNEE_FACTOR: Final = 1.25

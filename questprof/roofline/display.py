@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.segment import Segments
 from rich.table import Table
 
 from questprof.roofline.curve import Size
 from questprof.roofline.finding import Roofline, cache_sentence
 from questprof.roofline.placing import Line, Placed
-from questprof.sweep.display import WIDE
+from questprof.terminal import print_table
 from questprof.units import format_bytes, format_us
 
 SOURCES = (
@@ -28,16 +27,16 @@ ROOF_NAMES = {
 def print_roofline(console: Console, found: Roofline, device: str) -> None:
     """Print everything; what does not exist is left out, its reason is among the notes."""
     if found.sizes:
-        _print(console, _bandwidth_heading(found, device), bandwidth_table(found))
+        print_table(console, bandwidth_table(found), _bandwidth_heading(found, device))
     console.print(cache_sentence(found, device), highlight=False)
     for line in _memory_sentences(found):
         console.print(line, highlight=False)
     if found.rates:
-        _print(console, "arithmetic", rate_table(found))
+        print_table(console, rate_table(found), "arithmetic")
     for one in found.overheads:
         console.print(f"{one.name}: {format_us(one.stat.median)} us", highlight=False)
     if found.lines:
-        _print(console, "stages under the roofs", stage_table(found.lines, device))
+        print_table(console, stage_table(found.lines, device), "stages under the roofs")
     console.print(SOURCES, highlight=False)
 
 
@@ -124,11 +123,3 @@ def _place(place: Placed | None) -> list[str]:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
-
-
-def _print(console: Console, heading: str, table: Table) -> None:
-    """A table at its natural width: a terminal may wrap a line, nothing cuts a figure."""
-    console.print(f"\n{heading}", style="bold", highlight=False)
-    width = max(console.width, console.measure(table, options=console.options.update(width=WIDE)).maximum)
-    lines = console.render(table, console.options.update(width=width))
-    console.print(Segments(lines), end="", soft_wrap=True)

@@ -17,8 +17,8 @@ import msgspec
 from questprof.model import Environment, Profile
 from questprof.roofline.curve import Size, cache_roof, knee_bytes, sizes
 from questprof.roofline.placing import Limits, Line, place_lines
-from questprof.roofline.roofs import FlopRate, Roofs
 from questprof.roofline.vendor import Vendor, vendor
+from questprof.roofs import FlopRate, Roofs
 from questprof.rows import Stat, summarise
 from questprof.scan import ALARM_FACTOR, best_ceiling
 from questprof.units import format_bytes

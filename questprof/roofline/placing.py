@@ -10,7 +10,7 @@ from questprof.counts import StageCount
 from questprof.grid import NORMAL_DATA
 from questprof.model import Point, Profile, Record
 from questprof.roofline.flops import stage_flops
-from questprof.roofline.roofs import FlopRate
+from questprof.roofs import FlopRate
 from questprof.rows import Stat, summarise
 from questprof.scan import ALARM_FACTOR, TIMED, point_key
 from questprof.units import format_count

@@ -9,8 +9,8 @@ from functools import partial
 
 from questprof.environment import available_bytes
 from questprof.model import Environment, Point, Shape
-from questprof.roofline.roofs import Bandwidth, FlopRate, Launch, Operation, Roofs
 from questprof.roofline.working_sets import num_passes, working_sets
+from questprof.roofs import Bandwidth, FlopRate, Launch, Operation, Roofs
 
 LEAST_BYTES = 256 << 10
 MOST_CACHES = 4

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from questprof.ceilings import graph_samples
 from questprof.environment import available_bytes
 from questprof.model import Environment
-from questprof.roofline.roofs import Bandwidth, FlopRate, Launch, MemoryBus, Operation, Roofs, Unit
 from questprof.roofline.working_sets import num_passes, working_sets
+from questprof.roofs import Bandwidth, FlopRate, Launch, MemoryBus, Operation, Roofs, Unit
 
 if TYPE_CHECKING:
     import torch

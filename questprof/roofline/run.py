@@ -9,11 +9,11 @@ from pathlib import Path
 from questprof.environment import use_threads
 from questprof.grid import Grid, check_names, parse_sizes, plan_blocks, resolve_shape
 from questprof.model import Environment, Profile
-from questprof.roofline.roofs import Roofs
-from questprof.sweep.display import plain_console
+from questprof.roofs import Roofs
 from questprof.sweep.outputs import Outputs, plan_outputs
 from questprof.sweep.run import DEFAULTS, run_sweep
 from questprof.sweep.settings import Device, Settings
+from questprof.terminal import plain_console
 from questprof.timing.stopping import fixed
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-CACHE_MULTIPLE = 3
-"""Bytes touched between two uses of the same bytes, over the last-level cache, from which on it is cold."""
 GRANULE_BYTES = 64 << 10
 """Working sets are multiples of it, so that halves and shares are whole vectors."""
 ABOUT_THE_CACHE = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0)

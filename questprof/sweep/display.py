@@ -8,13 +8,13 @@ from types import TracebackType
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.segment import Segments
 from rich.table import Table
 
 from questprof.grid import NORMAL_DATA, Grid
 from questprof.model import Profile, Record
 from questprof.rows import Baseline, Row
 from questprof.scan import scan_rows
+from questprof.terminal import print_table
 from questprof.timing.energy import SOURCE, stage_energies
 from questprof.units import format_bytes, format_count, format_us
 
@@ -31,7 +31,6 @@ COLUMNS = (
     "check",
 )
 LIVE_ROWS = 12
-WIDE = 160
 
 
 class SweepDisplay:
@@ -106,16 +105,7 @@ def scan_table(rows: Sequence[Row]) -> Table:
 def print_tables(console: Console, rows: Sequence[Row]) -> None:
     """Print every table at its natural width: a terminal may wrap a line, nothing cuts a figure."""
     for heading, table in [*scan_tables(rows), *baseline_tables(rows)]:
-        _print_table(console, heading, table)
-
-
-def _print_table(console: Console, heading: str, table: Table) -> None:
-    if heading:
-        console.print(f"\n{heading}", style="bold", highlight=False)
-    unlimited = console.options.update(width=WIDE)
-    width = max(console.width, console.measure(table, options=unlimited).maximum)
-    lines = console.render(table, console.options.update(width=width))
-    console.print(Segments(lines), end="", soft_wrap=True)
+        print_table(console, table, heading)
 
 
 def baseline_tables(rows: Sequence[Row]) -> list[tuple[str, Table]]:
@@ -165,7 +155,7 @@ def _baseline(baseline: Baseline | None, row: Row) -> str:
 def print_energy(console: Console, records: Sequence[Record]) -> None:
     """Print what energy was counted, and how; nothing where none was."""
     if table := energy_table(records):
-        _print_table(console, "energy", table)
+        print_table(console, table, "energy")
         console.print(SOURCE, highlight=False, soft_wrap=True)
 
 
@@ -271,9 +261,3 @@ def advice(grid: Grid) -> str:
     """What to type for one's own case."""
     shape = "llama-3.1-8b" if grid.shapes[0].name == "llama-2-7b" else "llama-2-7b"
     return f"Your own case: questprof sweep --shape {shape} --batch 1,8,32 (or --shape path/to/config.json)"
-
-
-def plain_console(*, stderr: bool = False) -> Console:
-    """A console that does not cut tables when its output goes to a file."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=WIDE)

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from questprof import ledger
-from questprof.ceilings import CACHE_MULTIPLE
 from questprof.grid import QUEST_BACKENDS, Block
-from questprof.model import Environment, Point
+from questprof.model import CACHE_MULTIPLE, Environment, Point
 from questprof.timing.stopping import Rule
 from questprof.workload import cache_bytes
 

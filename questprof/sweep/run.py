@@ -20,7 +20,7 @@ from questprof.errors import Exit, QuestprofError
 from questprof.grid import Block
 from questprof.model import SCHEMA_VERSION, Ceiling, Environment, Header, Point, Profile, Record, Shape
 from questprof.roofline.curve import large_reads
-from questprof.roofline.roofs import Roofs
+from questprof.roofs import Roofs
 from questprof.store import ProfileWriter, other_environment, read_profile
 from questprof.sweep import resuming
 from questprof.sweep.block import Machine, load_all, refusals, run_block

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from questprof.ceilings import CACHE_MULTIPLE
-from questprof.model import Ceiling, Clocks, Energy, StageTiming
+from questprof.model import CACHE_MULTIPLE, Ceiling, Clocks, Energy, StageTiming
 from questprof.policies import Bound
 
 HOT_STAGES = ("select",)

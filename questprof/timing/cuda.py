@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from questprof.ceilings import CACHE_MULTIPLE, SizedReader, replay_us, sized_readers
-from questprof.model import Ceiling, Clocks, Energy, Environment, StageTiming
+from questprof.ceilings import SizedReader, replay_us, sized_readers
+from questprof.model import CACHE_MULTIPLE, Ceiling, Clocks, Energy, Environment, StageTiming
 from questprof.policies import Step
 from questprof.timing.candidates import Candidate, Loop, Timed, cache_state, never
 from questprof.timing.nvml import Gpu, Monitor, measure_energy

@@ -9,7 +9,7 @@ from profiles import GPU, dense, profile, quest
 from questprof.counts import ByteCount, StageCount
 from questprof.model import Record
 from questprof.report import render
-from questprof.roofline.roofs import Bandwidth, FlopRate, Launch, Roofs
+from questprof.roofs import Bandwidth, FlopRate, Launch, Roofs
 
 ROOFS = Roofs(
     (

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from profiles import CPU, GPU
 from questprof.roofline.curve import cache_roof, knee_bytes, large_reads, sizes
-from questprof.roofline.roofs import Bandwidth, Roofs
 from questprof.roofline.vendor import Vendor
 from questprof.roofline.working_sets import GRANULE_BYTES, num_passes, working_sets
+from questprof.roofs import Bandwidth, Roofs
 from questprof.scan import best_ceiling
 
 MIB = 1 << 20

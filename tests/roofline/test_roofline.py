@@ -12,7 +12,7 @@ from questprof.model import Check, Point, Record
 from questprof.roofline.finding import Roofline, as_document, roofline
 from questprof.roofline.flops import stage_flops
 from questprof.roofline.placing import place_text
-from questprof.roofline.roofs import Bandwidth, FlopRate, Launch, MemoryBus, Roofs
+from questprof.roofs import Bandwidth, FlopRate, Launch, MemoryBus, Roofs
 from questprof.store import seal, unseal
 
 L2_2000 = Bandwidth("read", "reader", 1 << 19, (2000.0,))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from questprof.roofline import roofs_cuda
-from questprof.roofline.roofs import MemoryBus
+from questprof.roofs import MemoryBus
 
 KIB = 1 << 10
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import questprof
-from questprof.roofline.roofs import MemoryBus
 from questprof.roofline.vendor import vendor
+from questprof.roofs import MemoryBus
 
 TABLE = tomllib.loads((Path(questprof.__file__).parent / "roofline" / "devices.toml").read_text())["device"]
 
