@@ -187,9 +187,10 @@ def _score(case: Case) -> list[Entry]:
 
 
 def _select(case: Case) -> list[Entry]:
-    """`select`: scores in, page ids out."""
-    heads = case.point.shape.num_qo_heads
-    scores, ids = SCORE_BYTES * heads * case.total_pages, INDEX_BYTES * heads * case.total_selected
+    """`select`: scores in, page ids out. Of a request whose only page is its tail `quest` reads no score."""
+    heads, least = case.point.shape.num_qo_heads, 2 if case.point.policy == "quest" else 1
+    pages = sum(pages for pages in case.point.num_pages if pages >= least)
+    scores, ids = SCORE_BYTES * heads * pages, INDEX_BYTES * heads * case.total_selected
     return [
         Entry("select", "scores", scores, 0, False, "just written by score"),
         *_indices("select", case, "kv_indptr", "select_indptr"),

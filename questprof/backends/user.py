@@ -148,11 +148,11 @@ def _module(source: str, name: str) -> Any:
             fix = f"Run where {error.name} can be imported from: here, or on PYTHONPATH."
             raise QuestprofError(f"kernels {source!r}", f"there is no module {error.name}", fix) from error
         raise _broken(source, name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(source, name, error) from error
 
 
-def _broken(source: str, module: str, error: Exception) -> QuestprofError:
+def _broken(source: str, module: str, error: BaseException) -> QuestprofError:
     reason = f"importing {module} ended in {type(error).__name__}: {error}"
     return QuestprofError(f"kernels {source!r}", reason, f"Make `python -c 'import {module}'` work first.")
 

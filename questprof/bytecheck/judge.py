@@ -110,7 +110,8 @@ def _point(point: Point) -> bytes:
 def overall(judgements: Iterable[Judgement]) -> Exit:
     """1 when any check failed, 3 when nothing was counted, 4 when something is inconclusive, else 0.
 
-    Points without counts beside points with some are no failure: they are shown with their reason.
+    Points without counts beside points with some are no failure, and shown with their reason; but a user's
+    kernels that could not be counted everywhere leave it inconclusive.
     """
     found = list(judgements)
     if any(one.holds is False for one in found):
@@ -118,7 +119,8 @@ def overall(judgements: Iterable[Judgement]) -> Exit:
     counted = [one for one in found if one.sources]
     if not counted:
         return Exit.MACHINE
-    return Exit.OK if all(one.holds for one in counted) else Exit.INCONCLUSIVE
+    lost = any(not one.sources and ":" in one.variant for one in found)
+    return Exit.OK if all(one.holds for one in counted) and not lost else Exit.INCONCLUSIVE
 
 
 def _all_hold(found: Sequence[bool | None]) -> bool | None:
@@ -143,6 +145,7 @@ def _findings(
     elif record.status not in ("ok", "wrong") and counts:
         reason = ": ".join(filter(None, (record.status, record.reason)))
         yield Finding("record", "formula", None, "", reason)
+    yield from _lost(record, counts)
     for found in ratio_findings(record, counts, broken):
         causes = (stage.cause for stage in stages if stage.cause and stage.source == found.source)
         yield replace(found, cause=next(causes, "unnamed")) if found.holds is False else found
@@ -153,6 +156,23 @@ def _findings(
     if record.union_ratio is not None and record.union_ratio < 1:
         text = f"|union| / K is {record.union_ratio:.4g}: a head selected a page twice"
         yield Finding("page ids", "trace", False, "duplicate ids", text, 1.0, record.union_ratio)
+
+
+def _lost(record: Record, counts: Sequence[StageCount]) -> Iterable[Finding]:
+    """One finding a source that did not count every stage it should have: nothing holds unseen.
+
+    A chain that hardware was asked for and lost leaves its reason in the record.
+    """
+    chain = () if record.point.policy == "dense" else ("score", "select", "attend")
+    for source in dict.fromkeys(count.source for count in counts):
+        seen = {(count.stage, count.mode) for count in counts if count.source == source}
+        wanted = [(stage, "isolated") for stage in (*chain, "dense")]
+        lost = [stage for stage, mode in wanted if (stage, mode) not in seen]
+        if chain and source == "ncu" and record.reason and ("quest", "pipelined") not in seen:
+            lost.append("quest in a chain")
+        if lost:
+            text = f"not counted: {', '.join(lost)}{f' ({record.reason})' if record.reason else ''}"
+            yield Finding("stages", source, None, "", text)
 
 
 def _unselected(num_bytes: int, stages: Sequence[StageFinding]) -> Finding:

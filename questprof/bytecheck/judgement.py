@@ -94,7 +94,7 @@ class StageFinding(Struct, frozen=True):
 class Finding(Struct, frozen=True):
     """One check that is not a stage's: the read ratio, unselected pages, page ids."""
 
-    what: Literal["read ratio", "unselected pages", "unmapped pages", "page ids", "record"]
+    what: Literal["read ratio", "unselected pages", "unmapped pages", "page ids", "record", "stages"]
     source: Source
     holds: bool | None
     cause: Cause

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from questprof.bytecheck.judgement import Finding
-from questprof.bytecheck.tolerance import HARDWARE_SHARE, LAUNCH_BYTES, trace_reads
+from questprof.bytecheck.tolerance import ACCESS_BYTES, HARDWARE_SHARE, LAUNCH_BYTES, row_slack, trace_reads
 from questprof.counts import Source, StageCount
 from questprof.equations import eq12_read_ratio, transposed_read_ratio
 from questprof.errors import QuestprofError
@@ -36,8 +36,9 @@ def ratio_findings(record: Record, counts: Sequence[StageCount], broken: set[Sou
     """One finding a source that counted score, attend and dense alone.
 
     A trace's ratio is of K, V and summary. Hardware's is of whole stages: its tolerance holds their itemised
-    extras and a launch's own reads beside the 1 %. Both hold what a partial tail page or unequal requests
-    put between the formula and the ledger.
+    extras and a launch's own reads beside the 1 %. Both hold the empty slots of tail pages, which the formula
+    counts and nobody reads; the ledger has no say in it. Where requests are unequal there is no formula, and
+    the ledger's ratio stands in for it.
     """
     try:
         ledger_ratio = read_ratio(record.ledger)
@@ -55,12 +56,28 @@ def ratio_findings(record: Record, counts: Sequence[StageCount], broken: set[Sou
         stages = (own["score"], own["attend"], own["dense"])
         traced = all(count.tensors for count in stages)
         score, attend, whole = (_vectors(count) if traced else count.read for count in stages)
-        tolerance = HARDWARE_SHARE * expected + abs(ledger_ratio - expected) + _open(record) / dense
+        tolerance = _tails(record.point, expected) + (_open(record) + _vector_bytes(record.point)) / dense
         if not traced:
-            tolerance += extras + 2 * LAUNCH_BYTES / dense
+            tolerance += HARDWARE_SHARE * expected + extras
+            tolerance += (2 * LAUNCH_BYTES + row_slack(record.point, ACCESS_BYTES)) / dense
         ratio = (score + attend) / whole if whole else None
         holds = None if ratio is None or source in broken else abs(ratio - expected) <= tolerance
         yield _finding(record.point, source, ratio, expected, tolerance, holds)
+
+
+def _vector_bytes(point: Point) -> int:
+    """One key or value: a union given as a ratio is rounded to whole ones."""
+    return point.shape.head_dim * dtype_bytes(point.shape.kv_dtype)
+
+
+def _tails(point: Point, ratio: float) -> float:
+    """How far empty slots of tail pages move the ratio at most: e of D slots from both of its sides, or one.
+
+    (N - e)/(D - e) and N/(D - e) lie within e/(D - e) max(1, N/D) of N/D.
+    """
+    slots = sum(point.num_pages) * point.page_size
+    empty = slots - sum(point.lengths)
+    return empty / max(1, slots - empty) * max(1.0, ratio)
 
 
 def _open(record: Record) -> int:

@@ -21,6 +21,7 @@ from questprof.environment import capture
 from questprof.errors import Exit, QuestprofError
 from questprof.model import SCHEMA_VERSION, Environment, Header, Point, Profile, Record
 from questprof.store import ProfileWriter
+from questprof.sweep.resuming import check_options, check_points
 from questprof.units import format_count
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def run_bytes(plan: Plan, outputs: Outputs, console: Console) -> Outcome:
     A source that cannot be used ends its task alone. QuestprofError for outputs that cannot be written.
     """
     with ProfileWriter(outputs.profile, force=outputs.force, resume=outputs.resume) as writer:
-        records = list(writer.kept.records) if writer.kept else []
+        records = _kept(writer, plan)
         header = writer.begin(_header(capture(plan.device)))
         failures, interrupted = list(plan.failures), False
         try:
@@ -65,11 +66,27 @@ def run_bytes(plan: Plan, outputs: Outputs, console: Console) -> Outcome:
     return Outcome(Profile(header, ordered, name=outputs.profile.name), failures, interrupted)
 
 
+def _kept(writer: ProfileWriter, plan: Plan) -> list[Record]:
+    """The records of a resumed profile; QuestprofError when it is of other options or points than `plan`."""
+    if writer.kept is None:
+        return []
+    check_options(writer.kept, shlex.join(["questprof", *sys.argv[1:]]))
+    asked = {_bare(point) for task in plan.tasks for point in task.points}
+    held = {_bare(record.point) for record in writer.kept.records if record.kind == "bytes"}
+    check_points(writer.kept, writer.path, held <= asked)
+    return list(writer.kept.records)
+
+
+def _bare(point: Point) -> str:
+    """The id of a point whatever implementation counted it."""
+    return replace(point, variant="").point_id
+
+
 def _in_order(records: Iterable[Record], plan: Plan) -> list[Record]:
     """`records` as their points were planned, others last; sources answer in an order of their own."""
     planned = [point.point_id for task in plan.tasks for point in task.points]
     place = {point_id: number for number, point_id in enumerate(planned)}
-    return sorted(records, key=lambda r: place.get(replace(r.point, variant="").point_id, len(place)))
+    return sorted(records, key=lambda r: place.get(_bare(r.point), len(place)))
 
 
 def exit_status(outcome: Outcome, judged: Exit | None) -> Exit:
@@ -115,7 +132,7 @@ def _header(environment: Environment) -> Header:
 def _records(task: Task, done: Sequence[Record], console: Console) -> Iterator[Record]:
     """The records of the task's points that are not in `done`, as they are counted."""
     environment = capture(SOURCE_DEVICE[task.source])
-    held = {replace(record.point, variant="").point_id for record in done if record.kind == "bytes"}
+    held = {_bare(record.point) for record in done if record.kind == "bytes"}
     points = {point.point_id: point for point in task.points if point.point_id not in held}
     if not points:
         return

@@ -69,6 +69,8 @@ def _rows_end(stage: str, point: Point) -> int:
 
 def row_slack(point: Point, access_bytes: int) -> int:
     """Bytes that whole accesses add to the rows, P long, that `score` reads of a transposed summary."""
+    if point.summary_layout != "transposed":
+        return 0
     shape = point.shape
     element = dtype_bytes(shape.effective_summary_dtype)
     rows = shape.num_kv_heads * shape.head_dim * (1 if shape.group_size == 1 else 2)

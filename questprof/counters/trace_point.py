@@ -58,6 +58,12 @@ class PointTracer:
         own = frozenset(ARGUMENTS)
         if kernels:
             stages = user.stage_set(kernels)
+            if "select_attend" in stages.stages and not {"select", "attend"} <= set(stages.stages):
+                raise QuestprofError(
+                    f"kernels {kernels!r}",
+                    "a trace counts select and attend apart, and it gives select_attend alone",
+                    "Give select and attend beside it, or count with --source ncu.",
+                )
             backend, own = user.over(backend, stages), own - set(stages.stages)
         self._tracer = Tracer(own)
         self._backend = self._tracer.over(backend)

@@ -16,7 +16,7 @@ from questprof.grid import Block
 from questprof.model import Profile, Record
 from questprof.store import cannot_write, lock, read_profile, seal
 
-FLAGS = ("--energy", "--append", "--cold-select")
+FLAGS = ("--energy", "--append", "--cold-select", "--gather")
 MEASURING = ("--samples", "--precision", "--max-samples", "--max-seconds", "--kernel", "--kernels", *FLAGS)
 """Options that change how or what of a point is measured, and not which points: they must agree."""
 RETRIED = ("wrong", "oom", "unstable", "unavailable")
@@ -50,7 +50,12 @@ def check_options(kept: Profile, command: str) -> None:
 def check_grid(kept: Profile, path: Path, blocks: Sequence[Block]) -> None:
     """QuestprofError when the profile holds points that `blocks` do not ask for."""
     asked = {point.point_id for block in blocks for point in block.points}
-    if not {record.point_id for record in kept.records} <= asked:
+    check_points(kept, path, {record.point_id for record in kept.records} <= asked)
+
+
+def check_points(kept: Profile, path: Path, asked_for: bool) -> None:
+    """QuestprofError unless all points of the profile are `asked_for`."""
+    if not asked_for:
         raise QuestprofError(
             f"cannot resume {path}",
             "it holds points that these options do not ask for",

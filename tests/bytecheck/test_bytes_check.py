@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from profiles import GQA_SHAPE, READ_1000, SHAPE, profile, quest
+from questprof.bytecheck import ratio as ratios
 from questprof.bytecheck.judge import judge, judge_profile, overall
 from questprof.bytecheck.judgement import Judgement
 from questprof.counts import Calibration, StageCount, TensorCount, UnmappedProof
@@ -84,7 +85,7 @@ def test_the_ratio_is_worked_by_hand():
     """1/16 + 64/256 = 0.3125; counted (131072 + 2 x 262144) / (2 x 1048576) is the same."""
     (ratio,) = [one for one in judge(traced()).findings if one.what == "read ratio"]
     assert ratio.counted == ratio.predicted == 0.3125 == (SUMMARY + 2 * SELECTED) / (2 * KV)
-    assert ratio.tolerance == pytest.approx(0.003125)
+    assert ratio.tolerance == pytest.approx(128 / (2 * KV))  # one vector
     (ratio,) = [one for one in judge(traced(TRANSPOSED, sign_share=0.5)).findings if one.what == "read ratio"]
     assert ratio.counted == ratio.predicted == 1 / 32 + 64 / 256
 
@@ -95,6 +96,38 @@ def test_the_ratio_fails_on_its_own():
     (ratio,) = [one for one in judge(record).findings if one.what == "read ratio"]
     assert ratio.holds is False
     assert ratio.counted == pytest.approx(0.125 / 1.5, rel=1e-2)
+
+
+def test_a_wrong_formula_does_not_widen_its_own_tolerance(monkeypatch):
+    """Twice the ratio of eq. (12): counts and ledger agree, and both are off."""
+    right = ratios.formula_ratio
+    monkeypatch.setattr(ratios, "formula_ratio", lambda *given: 2 * right(*given))
+    for record in (traced(POINT), measured()):
+        found = judge(record)
+        (one,) = [each for each in found.findings if each.what == "read ratio"]
+        assert one.holds is False
+        assert all(stage.holds for stage in found.stages)
+        assert overall([found]) is Exit.CHECK_FAILED
+
+
+def test_a_stage_that_was_not_counted_leaves_it_inconclusive():
+    full = measured()
+    for stage in ("score", "select", "attend", "dense"):
+        found = judge(replace(full, counts=tuple(c for c in full.counts if c.stage != stage)))
+        assert found.holds is None
+        assert f"not counted: {stage}" in found.sentences[0]
+        assert overall([found]) is Exit.INCONCLUSIVE
+    lost = judge(replace(full, reason="pipelined: no end after 600 s"))
+    assert lost.holds is None
+    assert "quest in a chain (pipelined: no end after 600 s)" in lost.sentences[0]
+
+
+def test_a_users_kernels_that_fail_somewhere_prove_nothing():
+    mine = replace(POINT, variant="mine:stages")
+    lost = replace(
+        traced(mine), counts=(), status="unavailable", reason="the process ended", variant="mine:stages"
+    )
+    assert overall([judge(traced(POINT)), judge(lost)]) is Exit.INCONCLUSIVE
 
 
 # Planted mistakes in a trace.

@@ -124,7 +124,10 @@ def test_nothing_is_overwritten_and_resuming_has_nothing_left(traced: tuple[Path
     refused = run(f"bytes --source trace {TINY} -o p.jsonl", cwd)
     assert refused.status == Exit.USAGE
     assert "nothing is overwritten unasked" in refused.stderr
-    resumed = run(f"bytes --source trace {TINY} -o p.jsonl --resume", cwd)
+    other = run(f"bytes --source trace {TINY} -o p.jsonl --resume --kernels faults.right:stages", cwd)
+    assert other.status == Exit.USAGE
+    assert "cannot resume with other options" in other.stderr
+    resumed = run(f"bytes --source trace {TINY} --gather --append -o p.jsonl --resume", cwd)
     assert resumed.status == Exit.OK, resumed.stderr
     assert (cwd / "p.jsonl").read_bytes() == before
 
