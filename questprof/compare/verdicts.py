@@ -10,7 +10,7 @@ whole comparison (Holm): where nothing has changed, any is called in at most 5 %
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final, Literal
 
@@ -106,7 +106,7 @@ def compare(pairs: Pairs, spread: Spread, threshold: float = DEFAULT_THRESHOLD) 
     return Outcome(
         names=pairs.names,
         comparisons=comparisons,
-        skipped=tuple(filter(None, unfit)),
+        skipped=(*filter(None, unfit), *_lost(pairs)),
         only_base=tuple(record.point for record in pairs.only_base),
         only_new=tuple(record.point for record in pairs.only_new),
         threshold=threshold,
@@ -118,6 +118,20 @@ def compare(pairs: Pairs, spread: Spread, threshold: float = DEFAULT_THRESHOLD) 
 def fails_check(record: Record) -> bool:
     """Whether a record's figures are of a wrong result: no figure without a passed check."""
     return record.status == "wrong" or any(not check.holds for check in record.checks)
+
+
+def _lost(pairs: Pairs) -> Iterator[Skipped]:
+    """What base has and new lacks, points and stages of a point: nobody knows what became of it."""
+    for record in pairs.only_base:
+        yield Skipped(record.point, f"{pairs.names[1]} lacks it", "undecided")
+    for pair in pairs.pairs:
+        stages = [
+            stage
+            for stage, samples in pair.base.times_us.items()
+            if samples and not pair.new.times_us.get(stage)
+        ]
+        if stages and not _unfit(pair):
+            yield Skipped(pair.base.point, f"{pairs.names[1]} lacks {', '.join(stages)}", "undecided")
 
 
 def _unfit(pair: Pair) -> Skipped | None:

@@ -165,11 +165,18 @@ def test_exit_status_of_undecided_can_be_chosen() -> None:
     assert [outcome.exit_status(), outcome.exit_status(0), outcome.exit_status(1)] == [4, 0, 1]
 
 
-def test_stages_of_one_side_alone_are_left_out() -> None:
-    outcome = _two_runs(
-        record(4096, {"score": [9.0] * 20, "old": [1.0] * 20}), record(4096, {"score": [9.0] * 20})
-    )
+def test_what_new_has_lost_leaves_it_undecided() -> None:
+    both, old = {"score": [9.0] * 20}, {"score": [9.0] * 20, "old": [1.0] * 20}
+    outcome = _two_runs(record(4096, old), record(4096, both))
     assert [one.stage for one in outcome.comparisons] == ["score"]
+    assert [(one.why, one.counts_as) for one in outcome.skipped] == [("new lacks old", "undecided")]
+    assert (outcome.verdict, outcome.exit_status()) == ("undecided", 4)
+    assert _two_runs(record(4096, both), record(4096, old)).verdict == "same"
+    points = compare(
+        across(profile(record(4096, both), record(8192, both)), profile(record(4096, both))), GPU_RUNS
+    )
+    assert [(one.point.seq_len, one.counts_as) for one in points.skipped] == [(8192, "undecided")]
+    assert points.verdict == "undecided"
 
 
 def _recorded_runs(kept: dict[str, Any]) -> list[Profile]:

@@ -32,7 +32,9 @@ def _table(outcome: Outcome, *, everything: bool = False) -> str:
 
 
 def test_headline() -> None:
-    assert headline(_outcome()) == "b.jsonl against a.jsonl: slower; of 3 comparisons 1 slower, 2 same"
+    assert headline(_outcome()) == (
+        "b.jsonl against a.jsonl: slower; of 3 comparisons 1 slower, 2 same; 1 points only measured in base"
+    )
     alone = compare(across(*[profile(record(1024, {}))] * 2), Spread(0.03))
     assert headline(alone) == "new against base: undecided; nothing was comparable"
     good = record(1024, {"score": [1.0] * 20})
