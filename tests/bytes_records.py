@@ -88,9 +88,13 @@ def measured(
     writes: Mapping[str, int] | None = None,
     metrics: Mapping[str, Mapping[str, float]] | None = None,
     pipelined: int | None = None,
+    chain: bool = True,
     **record: Any,
 ) -> Record:
-    """A record as hardware gives it; `reads`, `writes` add to what the ledger has of a stage."""
+    """A record as hardware gives it; `reads`, `writes` add to what the ledger has of a stage.
+
+    `pipelined` are the reads of the chain, by default the ledger's; `chain` False leaves it out.
+    """
     found = ledger(point, variant="cuda")
     counts = []
     for stage in STAGES:
@@ -101,8 +105,11 @@ def measured(
         counts.append(
             StageCount(stage, "ncu", read, write, kernels=(f"{stage}_kernel",), metrics=own_metrics)
         )
-    if pipelined is not None:
-        counts.append(StageCount("quest", "ncu", pipelined, 0, "pipelined", ("a", "b", "c")))
+    if chain:
+        own = [entry for entry in found if entry.stage == "quest"]
+        read = chain_reads(point) if pipelined is None else pipelined
+        write = sum(entry.write_bytes for entry in own) + (writes or {}).get("quest", 0)
+        counts.append(StageCount("quest", "ncu", read, write, "pipelined", ("a", "b", "c")))
     given = {"counter_calibration": (CALIBRATED,), "variant": "cuda"}
     return _record(replace(point, variant="cuda"), found, counts, given | record)
 

@@ -1,7 +1,7 @@
 """From a record of counted bytes to its verdict: stage by stage, the read ratio, unselected pages, page ids.
 
-A trace is held to the sector, hardware to 1 % + 128 KiB a launch (`bytes_tolerance`); what departs is given
-its probable cause (`bytes_causes`). Writes of hardware are judged only when they have a gather's size: dirty
+A trace is held to the sector, hardware to 1 % + 128 KiB a launch (`tolerance.py`); what departs is given its
+probable cause (`causes.py`). Writes of hardware are judged only when they have a gather's size: dirty
 lines may be written back after their kernel has ended. Pure.
 """
 
@@ -24,6 +24,7 @@ from questprof.bytecheck.judgement import (
 from questprof.bytecheck.ratio import ratio_findings
 from questprof.bytecheck.sentences import COUNTER_SHARE, sentences
 from questprof.bytecheck.stage import hardware_finding, trace_finding
+from questprof.bytecheck.tolerance import is_users
 from questprof.counts import Calibration, Source, StageCount
 from questprof.errors import Exit
 from questprof.model import Point, Profile, Record
@@ -111,7 +112,7 @@ def overall(judgements: Iterable[Judgement]) -> Exit:
     """1 when any check failed, 3 when nothing was counted, 4 when something is inconclusive, else 0.
 
     Points without counts beside points with some are no failure, and shown with their reason; but a user's
-    kernels that could not be counted everywhere leave it inconclusive.
+    kernels that a source counted at some points and not at others leave it inconclusive.
     """
     found = list(judgements)
     if any(one.holds is False for one in found):
@@ -119,7 +120,8 @@ def overall(judgements: Iterable[Judgement]) -> Exit:
     counted = [one for one in found if one.sources]
     if not counted:
         return Exit.MACHINE
-    lost = any(not one.sources and ":" in one.variant for one in found)
+    devices = {one.point.device for one in counted}
+    lost = any(not one.sources and is_users(one.variant) and one.point.device in devices for one in found)
     return Exit.OK if all(one.holds for one in counted) and not lost else Exit.INCONCLUSIVE
 
 
@@ -145,7 +147,7 @@ def _findings(
     elif record.status not in ("ok", "wrong") and counts:
         reason = ": ".join(filter(None, (record.status, record.reason)))
         yield Finding("record", "formula", None, "", reason)
-    yield from _lost(record, counts)
+    yield from _lost(record)
     for found in ratio_findings(record, counts, broken):
         causes = (stage.cause for stage in stages if stage.cause and stage.source == found.source)
         yield replace(found, cause=next(causes, "unnamed")) if found.holds is False else found
@@ -155,24 +157,26 @@ def _findings(
         yield _unmapped(record)
     if record.union_ratio is not None and record.union_ratio < 1:
         text = f"|union| / K is {record.union_ratio:.4g}: a head selected a page twice"
-        yield Finding("page ids", "trace", False, "duplicate ids", text, 1.0, record.union_ratio)
+        source = counts[0].source if counts else "trace"
+        yield Finding("page ids", source, False, "duplicate ids", text, 1.0, record.union_ratio)
 
 
-def _lost(record: Record, counts: Sequence[StageCount]) -> Iterable[Finding]:
-    """One finding a source that did not count every stage it should have: nothing holds unseen.
+def _lost(record: Record) -> Iterable[Finding]:
+    """One finding a source that did not count every stage it should have: what nobody saw proves nothing.
 
-    A chain that hardware was asked for and lost leaves its reason in the record.
+    A count that is refused as impossible is not lost: an alarm stands for it.
     """
     chain = () if record.point.policy == "dense" else ("score", "select", "attend")
+    wanted = [(stage, "isolated") for stage in (*chain, "dense")]
+    counts = [count for count in record.counts if count.source != "formula"]
     for source in dict.fromkeys(count.source for count in counts):
         seen = {(count.stage, count.mode) for count in counts if count.source == source}
-        wanted = [(stage, "isolated") for stage in (*chain, "dense")]
         lost = [stage for stage, mode in wanted if (stage, mode) not in seen]
-        if chain and source == "ncu" and record.reason and ("quest", "pipelined") not in seen:
+        if chain and source == "ncu" and ("quest", "pipelined") not in seen:
             lost.append("quest in a chain")
         if lost:
-            text = f"not counted: {', '.join(lost)}{f' ({record.reason})' if record.reason else ''}"
-            yield Finding("stages", source, None, "", text)
+            reason = f" ({record.reason})" if record.reason else ""
+            yield Finding("stages", source, None, "", f"not counted by {source}: {', '.join(lost)}{reason}")
 
 
 def _unselected(num_bytes: int, stages: Sequence[StageFinding]) -> Finding:
@@ -192,11 +196,11 @@ def _unmapped(record: Record) -> Finding:
         why = (
             proof.reason or f"no granule of {format_bytes(proof.granule_bytes)} holds unselected pages alone"
         )
-        return Finding("unmapped pages", "ncu", None, "", f"no proof by unmapping: {why}")
+        return Finding("unmapped pages", "proof", None, "", f"no proof by unmapping: {why}")
     if proof.completed:
-        return Finding("unmapped pages", "ncu", True, "", f"attend completed with {gone}")
+        return Finding("unmapped pages", "proof", True, "", f"attend completed with {gone}")
     why = f"attend did not complete with {gone}: {proof.reason or 'it touched one of them'}"
-    return Finding("unmapped pages", "ncu", False, "unselected page touched", why)
+    return Finding("unmapped pages", "proof", False, "unselected page touched", why)
 
 
 def _counter_error(calibration: Calibration) -> CounterError:

@@ -1,6 +1,6 @@
 """What a record of counted bytes proves: amounts beside their predictions, verdicts, probable causes.
 
-Pure data, made by `bytes_check.judge`; the table, the report and `--json` are built from it alone.
+Pure data, made by `bytecheck.judge`; the table, the report and `--json` are built from it alone.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ Cause = Literal[
 ]
 """Why counted bytes are not those predicted; empty where they are."""
 Mode = Literal["isolated", "pipelined"]
+FindingSource = Literal["ncu", "trace", "formula", "proof"]
+"""Where a finding comes from: a Source of counts, or the proof by unmapped pages, which counts nothing."""
 
 
 class Amount(Struct, frozen=True):
@@ -92,10 +94,10 @@ class StageFinding(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """One check that is not a stage's: the read ratio, unselected pages, page ids."""
+    """One check that is not a stage's: the read ratio, unselected pages, page ids, stages not counted."""
 
     what: Literal["read ratio", "unselected pages", "unmapped pages", "page ids", "record", "stages"]
-    source: Source
+    source: FindingSource
     holds: bool | None
     cause: Cause
     sentence: str

@@ -59,10 +59,7 @@ def record_of(
 
 
 def status_of(counted: Counted) -> Status:
-    """`wrong`: a stage failed or its check did; `unstable`: bytes went unseen; `unavailable`: no counts."""
-    reason = counted.reason
-    if not counted.counts:
-        return "oom" if "out of memory" in reason else "unavailable"
-    if "wrong: " in reason or " failed: " in reason:
-        return "wrong"
-    return "unstable" if "no trace sees it" in reason else "ok"
+    """The record's status: a stage that failed is `wrong`, without any counts `unavailable`."""
+    if not counted.counts and counted.status in ("ok", "failed"):
+        return "unavailable"
+    return "wrong" if counted.status == "failed" else counted.status

@@ -161,7 +161,7 @@ def _records(task: Task, done: Sequence[Record], console: Console) -> Iterator[R
 
 def _without_failure(counted: Counted) -> Counted:
     """Of a user's stages that hardware counts too, what the interpreter cannot run is no fault."""
-    return replace(counted, counts=()) if " failed: " in counted.reason else counted
+    return replace(counted, counts=(), status="unavailable") if counted.status == "failed" else counted
 
 
 def _progress(console: Console, source: Source, number: int, total: int, reason: str) -> None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from questprof.bytecheck.judgement import GatherCost, Judgement, StageFinding, percent
+from questprof.bytecheck.judgement import FindingSource, GatherCost, Judgement, StageFinding, percent
 from questprof.bytecheck.pairs import pair_lines, pairs
 from questprof.bytecheck.sentences import COUNTER_SHARE
 from questprof.counts import Source
 from questprof.model import Point
 from questprof.units import format_bytes, format_count
 
-LABELS: Final[dict[Source, str]] = {
+LABELS: Final[dict[FindingSource, str]] = {
     "ncu": "measured: hardware counters",
     "trace": "counted: address trace",
+    "proof": "proof on the device",
     "formula": "modelled: formula",
 }
 """What a source's figures are called, everywhere."""

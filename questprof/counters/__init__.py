@@ -6,12 +6,13 @@ counters while the stages run on a GPU. Either takes points and yields one `Coun
 
 from __future__ import annotations
 
+from questprof.counters.statuses import CountStatus
 from questprof.counts import Calibration, Source, StageCount, UnmappedProof
 from questprof.structs import Struct
 
 
 class Counted(Struct, frozen=True):
-    """What one source says of one point; `reason` tells why there are no counts.
+    """What one source says of one point; `reason` tells what `status` means, or why there are no counts.
 
     The real ids and queries give `union_ratio` and `sign_share`, with which the ledger is compared.
     """
@@ -25,4 +26,5 @@ class Counted(Struct, frozen=True):
     unselected_bytes: int | None = None
     proof: UnmappedProof | None = None
     calibration: tuple[Calibration, ...] = ()
+    status: CountStatus = "ok"
     reason: str = ""

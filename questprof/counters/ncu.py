@@ -94,7 +94,7 @@ def count(
 
     Points come grouped by cache, not in the given order. `timeout_s` bounds each run of the profiler; a
     batch that exceeds it is tried once more in halves. `reason` with no counts says why; with counts it
-    begins with `wrong:` where a stage failed its check, or tells what the pipelined run could not do.
+    tells which check failed (status `wrong`), or what the pipelined run could not do.
     Raises QuestprofError (status 3) when no run can count on this machine.
     """
     path = find(ncu)

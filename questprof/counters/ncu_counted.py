@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from questprof.counters import Counted
 from questprof.counters.ncu_csv import Row
 from questprof.counters.ncu_plan import CALIBRATION, CALIBRATION_BYTES, NOT_COUNTED, Measured, Mode, Plan
+from questprof.counters.statuses import CountStatus
 from questprof.counts import Calibration, StageCount
 from questprof.model import Point
 
@@ -29,6 +30,8 @@ def counted(point: Point, runs: Sequence[Run]) -> Counted:
     """One point's counts from its runs, and what they could not do."""
     counts: list[StageCount] = []
     notes: list[str] = []
+    wrong: list[str] = []
+    statuses: list[CountStatus] = []
     told = Measured(point.point_id)
     for run in runs:
         mine = next((m for m in run.plan.points if m.point_id == point.point_id), None)
@@ -37,8 +40,11 @@ def counted(point: Point, runs: Sequence[Run]) -> Counted:
         counts += found
         label = "" if run.mode == "isolated" else "pipelined: "
         notes += [label + note for note in without]
-        if mine and mine.reason:
-            notes.append(mine.reason if mine.reason.startswith("wrong:") else label + mine.reason)
+        if mine and mine.status == "wrong":
+            wrong.append(mine.reason)
+        elif mine and mine.reason:
+            notes.append(label + mine.reason)
+        statuses += [mine.status] if mine else []
         if run.failure and (not found or run.mode == "pipelined"):
             notes.append(label + run.failure)
     return Counted(
@@ -49,8 +55,18 @@ def counted(point: Point, runs: Sequence[Run]) -> Counted:
         union_ratio=told.union_ratio,
         sign_share=told.sign_share,
         calibration=tuple(_calibration(runs)),
-        reason="; ".join(dict.fromkeys(sorted(notes, key=lambda note: not note.startswith("wrong:")))),
+        status=_status(statuses, bool(counts)),
+        reason="; ".join(dict.fromkeys(wrong + notes)),
     )
+
+
+def _status(statuses: Sequence[CountStatus], has_counts: bool) -> CountStatus:
+    """`wrong` where a check failed; what a run could not do is no more than that where another counted."""
+    if "wrong" in statuses:
+        return "wrong"
+    if has_counts:
+        return "ok"
+    return next((status for status in statuses if status != "ok"), "unavailable")
 
 
 def _stage_counts(run: Run, measured: Measured | None) -> tuple[list[StageCount], list[str]]:

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from questprof.counters.ncu_csv import Row
+from questprof.counters.statuses import CountStatus
 from questprof.model import Point
 from questprof.structs import Struct
 
@@ -55,6 +56,7 @@ class Measured(Struct, frozen=True, tag="point"):
     ranges: tuple[int, ...] = ()
     union_ratio: float | None = None
     sign_share: float | None = None
+    status: CountStatus = "ok"
     reason: str = ""
     """Why it has no ranges, or what is wrong with its results."""
 

@@ -32,6 +32,7 @@ from questprof.counters.ncu_plan import (
     Range,
     Request,
 )
+from questprof.counters.statuses import CountStatus, status_of_error
 from questprof.environment import available_bytes
 from questprof.model import Point
 from questprof.policies import Bound, Outputs, Step, bind, launcher
@@ -132,6 +133,7 @@ class CacheRun:
             tuple(ranges),
             union,
             share,
+            status="wrong" if wrong else "ok",
             reason=f"wrong: {'; '.join(wrong)}" if wrong else "",
         )
 
@@ -231,7 +233,9 @@ def _measure_cache(points: Sequence[Point], request: Request, recorder: Recorder
     for point in points:
         backend = _backend(point, request.kernels)
         reason = backend.why_not(point) or load(FILLER, point.device).why_not(point)
-        reason = reason or ("" if cache else _shortage(point, backend, request.prefill))
+        status: CountStatus = "unavailable"
+        if not reason and (reason := "" if cache else _shortage(point, backend, request.prefill)):
+            status = "oom"
         if not reason:
             try:
                 cache = cache or CacheRun(request, recorder, point)
@@ -239,7 +243,8 @@ def _measure_cache(points: Sequence[Point], request: Request, recorder: Recorder
                 continue
             except Exception as error:  # a user's kernel may leave anything behind
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
-        recorder.write(Measured(point.point_id, backend.variant(point), reason=reason))
+                status = status_of_error(error)
+        recorder.write(Measured(point.point_id, backend.variant(point), status=status, reason=reason))
 
 
 def run(request: Request) -> None:

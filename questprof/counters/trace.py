@@ -77,7 +77,7 @@ def stream(
         reasons = {point.point_id: child.reason() for child in children for point in child.order.points}
     for point_id in missing:
         reason = reasons[point_id] or f"not traced within {timeout_s:g} s"
-        yield Counted(point_id, "trace", kernels or "triton", reason=reason)
+        yield Counted(point_id, "trace", kernels or "triton", status="unavailable", reason=reason)
 
 
 def block_of(point: Point) -> str:

@@ -13,6 +13,7 @@ from questprof import checks
 from questprof.backends import paged, user
 from questprof.counters import Counted
 from questprof.counters.sectors import SECTOR_BYTES, SectorLog
+from questprof.counters.statuses import CountStatus, status_of_error, worst
 from questprof.counters.trace import block_of
 from questprof.counters.trace_fill import fill, poison
 from questprof.counters.tracer import ARGUMENTS, Tracer
@@ -35,6 +36,12 @@ class Findings:
 
     counts: dict[str, StageCount] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
+    status: CountStatus = "ok"
+
+    def add(self, status: CountStatus, *reasons: str) -> None:
+        """Note what was wrong, if anything was."""
+        self.reasons += reasons
+        self.status = worst(self.status, status) if reasons else self.status
 
 
 @dataclass
@@ -77,15 +84,17 @@ class PointTracer:
         on_cpu = replace(point, device="cpu", backend="triton")
         variant = self._backend.variant(on_cpu)
         try:
-            reason = self._backend.why_not(on_cpu)
-            counted = Counted("", "trace", reason=reason) if reason else self._count(on_cpu)
+            if reason := self._backend.why_not(on_cpu):
+                counted = Counted("", "trace", status="unavailable", reason=reason)
+            else:
+                counted = self._count(on_cpu)
         except Exception as error:  # one point that cannot be made is no end of the others
-            counted = Counted("", "trace", reason=_in_words(error))
+            counted = Counted("", "trace", status=status_of_error(error), reason=_in_words(error))
         return replace(counted, point_id=point.point_id, variant=variant)
 
     def _count(self, point: Point) -> Counted:
         block = self._shared(point)
-        found = Findings(dict(block.dense.counts), list(block.dense.reasons))
+        found = Findings(dict(block.dense.counts), list(block.dense.reasons), block.dense.status)
         facts: dict[str, Any] = {}
         if point.policy != "dense":
             bound = bind(point.policy, self._backend, block.cache, block.q, point.num_selected)
@@ -94,7 +103,7 @@ class PointTracer:
             if "attend" in found.counts:
                 facts["unselected_bytes"] = unselected_bytes(bound, self._tracer.logs["attend"])
         counts, reason = tuple(found.counts.values()), "; ".join(found.reasons)
-        return Counted("", "trace", counts=counts, reason=reason, **facts)
+        return Counted("", "trace", counts=counts, status=found.status, reason=reason, **facts)
 
     def _shared(self, point: Point) -> Block:
         """The block of `point`, made anew unless the last point had the same."""
@@ -135,14 +144,15 @@ class PointTracer:
             try:
                 count = self._launch(step, bound, block)
             except Exception as error:  # whatever a kernel does is a finding, not the end of the others
-                found.reasons.append(f"stage {step.stage} failed: {_in_words(error)}")
+                found.add("failed", f"stage {step.stage} failed: {_in_words(error)}")
                 return
             found.counts[step.stage] = replace(count, stage=step.stage)
             if operations := self._tracer.unseen.get(step.kind):
-                found.reasons.append(
-                    f"stage {step.stage} moves data in torch, where no trace sees it: {', '.join(operations)}"
+                names = ", ".join(operations)
+                found.add(
+                    "unstable", f"stage {step.stage} moves data in torch, where no trace sees it: {names}"
                 )
-            found.reasons += wrong(bound, step, point.seed)
+            found.add("wrong", *wrong(bound, step, point.seed))
 
     def _launch(self, step: Step, bound: Bound, block: Block) -> StageCount:
         """The count of one step; `score` knows no budget, so that its launch serves the whole block."""

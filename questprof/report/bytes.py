@@ -50,13 +50,14 @@ def build(profile: Profile, prefix: str) -> Block | None:
 
 
 def _only(judgement: Judgement, source: Source) -> Judgement:
-    """`judgement` with what one source says."""
+    """`judgement` with what one source says; the proof by unmapped pages stands beside hardware counters."""
     from msgspec.structs import replace
 
+    own = (source, "proof") if source == "ncu" else (source,)
     return replace(
         judgement,
         stages=tuple(stage for stage in judgement.stages if stage.source == source),
-        findings=tuple(f for f in judgement.findings if f.source == source or f.what == "record"),
+        findings=tuple(f for f in judgement.findings if f.source in own or f.what == "record"),
     )
 
 

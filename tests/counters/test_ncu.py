@@ -138,6 +138,7 @@ def test_a_refused_point_costs_the_others_nothing(tmp_path):
     found = counted(tmp_path, "refuse", pipelined=False)
     assert [len(one.counts) for one in found] == [4, 0, 4, 4]
     assert found[1].reason == "no kernel for head_dim 80"
+    assert [one.status for one in found] == ["ok", "unavailable", "ok", "ok"]
 
 
 def test_a_chain_that_cannot_run_fused_runs_apart_and_says_so(tmp_path):
@@ -146,6 +147,7 @@ def test_a_chain_that_cannot_run_fused_runs_apart_and_says_so(tmp_path):
     assert quest.kernels == fake_ncu.KERNELS["apart"]
     assert quest.read == 295 * 2048
     assert one.reason.startswith("pipelined: its steps apart, because the fused chain gave:")
+    assert one.status == "ok"
 
 
 def test_a_batch_that_hangs_is_tried_once_more_in_halves(tmp_path):

@@ -102,7 +102,7 @@ def test_a_pipelined_range_is_one_row_whatever_it_launches():
 
 
 def test_a_plan_is_read_back_without_its_torn_end():
-    lines = [Range("score", None), Measured("id", "cuda", (0,), 1.5, 0.5, "wrong: attend"), DONE]
+    lines = [Range("score", None), Measured("id", "cuda", (0,), 1.5, 0.5, "wrong", "wrong: attend"), DONE]
     encoded = [msgspec.json.encode(line).decode() for line in lines]
     assert read_plan(encoded) == Plan((lines[0],), (lines[1],), DONE)
     assert read_plan([encoded[0], encoded[1][:-3]]) == Plan((lines[0],), (), None)

@@ -83,6 +83,7 @@ def test_a_pool_that_does_not_fit_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(ncu_worker, "available_bytes", lambda device: 1000)
     (told,) = planned(tmp_path, [point()]).points
     assert told.reason.startswith("out of memory: needs")
+    assert told.status == "oom"
 
 
 class Halved:
@@ -100,6 +101,7 @@ def test_wrong_results_are_told_and_counted_all_the_same(tmp_path):
     plan = planned(tmp_path, [point()], kernels="test_ncu_worker:Halved")
     (told,) = plan.points
     assert told.reason.startswith("wrong: attend error 0.5")
+    assert told.status == "wrong"
     assert told.variant == "test_ncu_worker:Halved"
     assert stages(plan, 0) == ["append", "dense", "score", "select", "attend"]
 

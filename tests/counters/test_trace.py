@@ -83,7 +83,7 @@ def test_children_are_told_to_interpret() -> None:
 )
 def test_a_child_that_ends_early_leaves_what_it_said(how: str, reason: str) -> None:
     long, short = count([LONG, SHORT], kernels=how, timeout_s=TIMEOUT_S, processes=1)
-    assert long == Counted(LONG.point_id, "trace", how, reason=reason)
+    assert long == Counted(LONG.point_id, "trace", how, status="unavailable", reason=reason)
     assert (short.point_id, short.reason) == (SHORT.point_id, "")
 
 

@@ -233,6 +233,7 @@ def test_the_control_reads_either_summary(layout: Any) -> None:
 def test_keys_without_values() -> None:
     counted = of_fault("keys_only")
     assert counted.reason.startswith("wrong: attend is off by")
+    assert counted.status == "wrong"
     assert tensor(counted, "attend", "v").read == 0
     assert tensor(counted, "attend", "k").read == predicted(WRONG, counted)["attend", "k"][0]
 
@@ -291,6 +292,7 @@ def test_a_stage_that_fails_leaves_the_counts_before_it(own: SimpleNamespace) ->
     counted = traced(Point(MHA, 100, 16, 32), "own:stages")
     assert [count.stage for count in counted.counts] == ["dense", "append", "score", "select"]
     assert counted.reason == "stage attend failed: OSError: no such thing"
+    assert counted.status == "failed"
     assert counted.unselected_bytes is None
     assert counted.union_ratio == 1.0
 
@@ -315,6 +317,7 @@ def test_data_that_torch_moves_is_said_to_be_unseen(own: SimpleNamespace) -> Non
     own.stages["select"] = in_torch
     counted = traced(Point(MHA, 100, 16, 32), "own:stages")
     assert counted.reason.startswith("stage select moves data in torch, where no trace sees it: topk, sort")
+    assert counted.status == "unstable"
 
 
 def test_a_point_that_cannot_be_is_a_reason() -> None:
