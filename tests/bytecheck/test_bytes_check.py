@@ -271,6 +271,16 @@ def test_a_tile_of_16_under_a_page_of_12():
     assert "the reads are those of a tile of 16 tokens" in said
 
 
+def test_a_tile_that_the_end_of_the_pool_cuts_off_is_still_a_tile():
+    """As above, but one head's tile over the pool's last page lacks its 4 tokens of 128 B."""
+    point = replace(POINT, page_size=12, token_budget=1020)
+    valid, tiled = 1012 * 256, 1360 * 256 - 4 * 128
+    over = TensorCount(valid + (tiled - valid) // 2, 0, tiled - valid - (tiled - valid) // 2)
+    found, said = failed(traced(point, {"attend": {"k": over, "v": over}}, unselected_bytes=tiled - valid))
+    assert found.causes == ("tile larger than page",)
+    assert "a tile of 16 tokens" in said
+
+
 def test_one_tile_over_the_tail_page_alone():
     """4001 tokens leave 1 in the tail page of 16: a tile of 16 reads 15 more tokens, 256 B each, of K."""
     point = replace(POINT, seq_len=4001)
