@@ -45,10 +45,12 @@ struct Share {  // of one block
 };
 
 // In 32 bits, as a division of 64 takes a tenth of a microsecond: entries times splits stay below 2^32.
-__device__ __forceinline__ Share share_of(int num_entries, int split, int num_splits) {
-    u32 active = max(1, min(num_splits, num_entries)), entries = num_entries;
-    return Share{(int)(entries * split / active), (int)(entries * (split + 1) / active), (int)active};
+__device__ __forceinline__ Share share_of(int num_entries, int split, int active) {
+    u32 entries = num_entries;
+    return Share{(int)(entries * split / active), (int)(entries * (split + 1) / active), active};
 }
+
+__device__ __forceinline__ int active_splits(int num_entries) { return max(1, min((int)gridDim.x, num_entries)); }
 
 struct Place {  // of one tile: its rows 0 and 8 in the pool, and how many rows from there hold tokens
     u32 row;
@@ -74,99 +76,34 @@ struct Line {  // the pages of one request for one KV head
     __device__ __forceinline__ int valid(int logical) const {
         return logical == num_pages - 1 ? tail_len : PAGE_SIZE;
     }
+    // A tile of one page, from slot `skipped` on.
+    __device__ __forceinline__ Place place(int logical, int skipped) const {
+        return Place{row(logical) + skipped, valid(logical) - skipped, row(logical), 0};
+    }
+    // A tile of two pages of 8 tokens.
+    __device__ __forceinline__ Place place_of_two(int logical, int second) const {
+        return Place{row(logical), valid(logical), row(second), valid(second)};
+    }
     // Tile `tile` of entries first..end; `page_of` maps an entry to a logical page.
     template <class PageOf>
     __device__ __forceinline__ Place place(int tile, int first, int end, PageOf page_of) const {
-        if (PAGE_SIZE >= 16) {
-            int logical = page_of(first + tile / TILES_A_PAGE), skipped = tile % TILES_A_PAGE * 16;
-            return Place{row(logical) + skipped, valid(logical) - skipped, 0, 0};
-        }
-        int entry = first + 2 * tile, logical = page_of(entry);
-        Place place{row(logical), valid(logical), row(logical), 0};
-        if (entry + 1 < end) {
-            logical = page_of(entry + 1);
-            place.second_row = row(logical);
-            place.second_valid = valid(logical);
-        }
-        return place;
+        if (PAGE_SIZE >= 16) return place(page_of(first + tile / TILES_A_PAGE), tile % TILES_A_PAGE * 16);
+        int entry = first + 2 * tile;
+        return entry + 1 < end ? place_of_two(page_of(entry), page_of(entry + 1)) : place(page_of(entry), 0);
     }
 };
 
 constexpr int PADDING = HEADS > 1 ? 4 : 0;  // puts the heads of a warp's lanes into different banks
 
 struct MergeMemory {
-    float acc[WARPS][HEADS][HEAD_DIM + PADDING];  // of the warps, then of the splits, relative to the maximum
+    float acc[WARPS][HEADS][HEAD_DIM + PADDING];  // of the warps, then of the splits
     float total[MOST_SPLITS > WARPS ? MOST_SPLITS : WARPS][HEADS];
     float top[MOST_SPLITS > WARPS ? MOST_SPLITS : WARPS][HEADS];
     float block_top[HEADS];
     int last;
 };
 
-// The largest maximum of the warps.
-__device__ __forceinline__ float highest_of_warps(const MergeMemory& memory, int head) {
-    float top = -INFINITE;
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) top = fmaxf(top, memory.top[w][head]);
-    return top;
-}
-
-#if HEADS == 1
-#include "attention_one.cuh"
-#else
-#include "attention_group.cuh"
-#endif
-
-__device__ __forceinline__ int tiles_of(const Share& share) {
-    int entries = share.end - share.first;
-    return PAGE_SIZE < 16 ? (entries + 1) / 2 : entries * TILES_A_PAGE;
-}
-
-// This warp's every WARPS-th tile of the share, whose entries' logical pages `page_of` tells. K and V of the next
-// tile are asked for as soon as their registers are free, its place one tile earlier.
-template <class PageOf>
-__device__ __forceinline__ void walk(State& state, const Line& line, const Share& share, PageOf page_of,
-                                     const Query& query, const char* k, const char* v) {
-    int tile = threadIdx.x / WARP, num_tiles = tiles_of(share);
-    if (tile >= num_tiles) return;
-    Place now = line.place(tile, share.first, share.end, page_of), next = now;
-    Keys keys;
-    Values values;
-    load_keys(keys, k, now);
-    load_values(values, v, now);
-    if (tile + WARPS < num_tiles) next = line.place(tile + WARPS, share.first, share.end, page_of);
-    while (true) {
-        bool more = tile + WARPS < num_tiles;
-        Weights weights;
-        logits_of(weights, keys, query, now);
-        if (more) load_keys(keys, k, next);
-        weigh(state, weights);
-        add_values(state, weights, values);
-        if (!more) break;
-        load_values(values, v, next);
-        now = next;
-        tile += WARPS;
-        if (tile + WARPS < num_tiles) next = line.place(tile + WARPS, share.first, share.end, page_of);
-    }
-}
-
-// A number and the launch it belongs to, in one word: who reads the tag has the number.
-__device__ __forceinline__ void post(u64* where, float number, u32 tag) {
-    u64 word = (u64)tag << 32 | __float_as_uint(number);
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(where), "l"(word) : "memory");
-}
-
-__device__ __forceinline__ u64 peek(const u64* where) {
-    u64 word;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(where) : "memory");
-    return word;
-}
-
-__device__ __forceinline__ float collect(const u64* where, u64 word, u32 tag) {  // `word`: what a peek saw
-    while ((u32)(word >> 32) != tag) word = peek(where);
-    return __uint_as_float((u32)word);
-}
-
-__device__ __forceinline__ float collect(const u64* where, u32 tag) { return collect(where, peek(where), tag); }
+__device__ __forceinline__ int dim_of(int place);  // of a number's place among a head's
 
 struct Output {  // of one launch, where the heads of this block begin
     unsigned short* out;
@@ -192,17 +129,86 @@ struct Sum {
     }
 };
 
-// The sum over the warps' states, which are in `memory` with one common maximum a head, of output `number`.
-__device__ __forceinline__ Sum sum_of_warps(const MergeMemory& memory, int number) {
-    int head = number / HEAD_DIM, place = number % HEAD_DIM;
-    Sum sum{0.0f, memory.block_top[head], 0.0f};
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) {
-        sum.acc += memory.acc[w][head][place];
-        sum.total += memory.total[w][head];
-    }
-    return sum;
+#if HEADS == 1
+#include "attention_one.cuh"
+#else
+#include "attention_group.cuh"
+#endif
+
+__device__ __forceinline__ int tiles_of(const Share& share) {
+    int entries = share.end - share.first;
+    return PAGE_SIZE < 16 ? (entries + 1) / 2 : entries * TILES_A_PAGE;
 }
+
+struct Turn {  // of a warp: its first tile of the share, and the second, which every WARPS-th follows
+    int first, second;
+};
+
+__device__ __forceinline__ Turn equal_turn() {
+    int warp = threadIdx.x / WARP;
+    return Turn{warp, warp + WARPS};
+}
+
+struct Held {  // one tile of a warp, its K asked for, and its V where there is room
+    Place place;
+    Keys keys;
+    Values values;
+    bool there = false;
+    __device__ __forceinline__ void load(const Place& from, const char* k) {
+        place = from;
+        load_keys(keys, k, place);
+        there = true;
+    }
+};
+
+// This warp's tiles of the share, whose entries' logical pages `page_of` tells; a tile already held takes the place of
+// the first, with its V if `WITH_VALUES`. K and V of the next tile are asked for as soon as their registers are free,
+// its place one tile earlier.
+template <bool WITH_VALUES = false, class PageOf>
+__device__ __forceinline__ void walk(State& state, Held& held, const Line& line, const Share& share, const Turn& turn,
+                                     PageOf page_of, const Query& query, const char* k, const char* v) {
+    int tile = turn.second, num_tiles = tiles_of(share);
+    bool early = held.there;
+    if (!early) {
+        if (turn.first >= num_tiles) return;
+        held.load(line.place(turn.first, share.first, share.end, page_of), k);
+    }
+    if (!early || !WITH_VALUES) load_values(held.values, v, held.place);
+    Place next = held.place;
+    if (tile < num_tiles) next = line.place(tile, share.first, share.end, page_of);
+    while (true) {
+        bool more = tile < num_tiles;
+        Weights weights;
+        logits_of(weights, held.keys, query, held.place);
+        if (more) load_keys(held.keys, k, next);
+        weigh(state, weights);
+        add_values(state, weights, held.values);
+        if (!more) break;
+        load_values(held.values, v, next);
+        held.place = next;
+        tile += WARPS;
+        if (tile < num_tiles) next = line.place(tile, share.first, share.end, page_of);
+    }
+}
+
+// A number and the launch it belongs to, in one word: who reads the tag has the number.
+__device__ __forceinline__ void post(u64* where, float number, u32 tag) {
+    u64 word = (u64)tag << 32 | __float_as_uint(number);
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(where), "l"(word) : "memory");
+}
+
+__device__ __forceinline__ u64 peek(const u64* where) {
+    u64 word;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(where) : "memory");
+    return word;
+}
+
+__device__ __forceinline__ float collect(const u64* where, u64 word, u32 tag) {  // `word`: what a peek saw
+    while ((u32)(word >> 32) != tag) word = peek(where);
+    return __uint_as_float((u32)word);
+}
+
+__device__ __forceinline__ float collect(const u64* where, u32 tag) { return collect(where, peek(where), tag); }
 
 // Merges the warps, then the splits, and writes the output.
 //
@@ -214,11 +220,7 @@ __device__ __forceinline__ Sum sum_of_warps(const MergeMemory& memory, int numbe
 __device__ __forceinline__ void finish(MergeMemory& memory, State& state, const AttentionArguments& arg,
                                        const Share& share, const u32& launch, const Output& output) {
     constexpr int BLOCK = WARPS * WARP, WORDS = HEAD_DIM + 2;
-    int warp = threadIdx.x / WARP;
-    store_tops(memory.top[warp], state);
-    __syncthreads();
-    store_sums(memory, warp, state);
-    __syncthreads();
+    gather_warps(memory, state);
     if (share.active == 1) {
         for (int number = threadIdx.x; number < OUTPUTS; number += BLOCK)
             sum_of_warps(memory, number).write(output, number);

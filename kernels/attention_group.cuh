@@ -156,6 +156,14 @@ __device__ __forceinline__ void add_values(State& state, const Weights& weights,
 // g within e within halves of 64 dims.
 __device__ __forceinline__ int dim_of(int place) { return place / 64 * 64 + place % 8 * 8 + place % 64 / 8; }
 
+// The largest maximum of the warps.
+__device__ __forceinline__ float highest_of_warps(const MergeMemory& memory, int head) {
+    float top = -INFINITE;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) top = fmaxf(top, memory.top[w][head]);
+    return top;
+}
+
 __device__ __forceinline__ void store_tops(float (&top)[HEADS], const State& state) {
     int lane = threadIdx.x % WARP;
 #pragma unroll
@@ -195,4 +203,25 @@ __device__ __forceinline__ void store_sums(MergeMemory& memory, int warp, State&
             memory.block_top[head] = top;  // the same from every warp
         }
     }
+}
+
+// Leaves the warps' sums in `memory`, relative to the block's maxima.
+__device__ __forceinline__ void gather_warps(MergeMemory& memory, State& state) {
+    int warp = threadIdx.x / WARP;
+    store_tops(memory.top[warp], state);
+    __syncthreads();
+    store_sums(memory, warp, state);
+    __syncthreads();
+}
+
+// The sum over the warps of output `number`.
+__device__ __forceinline__ Sum sum_of_warps(const MergeMemory& memory, int number) {
+    int head = number / HEAD_DIM, place = number % HEAD_DIM;
+    Sum sum{0.0f, memory.block_top[head], 0.0f};
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        sum.acc += memory.acc[w][head][place];
+        sum.total += memory.total[w][head];
+    }
+    return sum;
 }

@@ -129,14 +129,9 @@ __device__ __forceinline__ void add_values(State& state, const Weights& own, con
 
 __device__ __forceinline__ int dim_of(int place) { return place; }
 
-__device__ __forceinline__ void store_tops(float (&top)[1], const State& state) {
-    if (threadIdx.x % WARP == 0) top[0] = state.top;
-}
-
-// The warp's sums, relative to the block's maximum.
-__device__ __forceinline__ void store_sums(MergeMemory& memory, int warp, State& state) {
-    int lane = threadIdx.x % WARP;
-    float top = highest_of_warps(memory, 0), factor = state.top == -INFINITE ? 0.0f : exp2_fast(state.top - top);
+// Leaves the warps' sums in `memory`, each relative to its own maximum.
+__device__ __forceinline__ void gather_warps(MergeMemory& memory, State& state) {
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
 #pragma unroll
     for (int stride = LANES; stride < WARP; stride *= 2)
 #pragma unroll
@@ -146,13 +141,25 @@ __device__ __forceinline__ void store_sums(MergeMemory& memory, int warp, State&
         state.total += __shfl_xor_sync(FULL_WARP, state.total, stride);
     if (lane < LANES) {
         float4* row = (float4*)&memory.acc[warp][0][8 * lane];
-        row[0] = make_float4(state.acc[0] * factor, state.acc[1] * factor, state.acc[2] * factor,
-                             state.acc[3] * factor);
-        row[1] = make_float4(state.acc[4] * factor, state.acc[5] * factor, state.acc[6] * factor,
-                             state.acc[7] * factor);
+        row[0] = make_float4(state.acc[0], state.acc[1], state.acc[2], state.acc[3]);
+        row[1] = make_float4(state.acc[4], state.acc[5], state.acc[6], state.acc[7]);
     }
     if (lane == 0) {
-        memory.total[warp][0] = state.total * factor;
-        memory.block_top[0] = top;  // the same from every warp
+        memory.top[warp][0] = state.top;
+        memory.total[warp][0] = state.total;
     }
+    __syncthreads();
+}
+
+// The sum over the warps of output `number`; by whole warps.
+__device__ __forceinline__ Sum sum_of_warps(const MergeMemory& memory, int number) {
+    int other = threadIdx.x % WARP % WARPS;  // a lane knows one warp's maximum and sum
+    float its = memory.top[other][0], top = warp_max(its);
+    float factor = its == -INFINITE ? 0.0f : exp2_fast(its - top), total = memory.total[other][0] * factor;
+#pragma unroll
+    for (int stride = 1; stride < WARPS; stride *= 2) total += __shfl_xor_sync(FULL_WARP, total, stride);
+    Sum sum{0.0f, top, total};
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) sum.acc += memory.acc[w][0][number] * __shfl_sync(FULL_WARP, factor, w);
+    return sum;
 }

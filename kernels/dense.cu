@@ -16,12 +16,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, GROUP == 1 ? 16 / WARPS
     int start = request ? arg.kv_indptr[request] : 0;
     Line line{arg.block_table + start, arg.kv_indptr[request + 1] - start, arg.last_page_len[request], kv_head,
               arg.num_kv_heads};
-    Share share = share_of(line.num_pages, blockIdx.x, gridDim.x);
+    Share share = share_of(line.num_pages, blockIdx.x, active_splits(line.num_pages));
     if (blockIdx.x >= share.active) return;
     if (threadIdx.x == WARP) launch = arg.scratch[blockIdx.z * gridDim.y + blockIdx.y];
     State state;
     start_state(state);
-    walk(state, line, share, [](int entry) { return entry; }, query, arg.k, arg.v);
+    Held held;
+    walk(state, held, line, share, equal_turn(), [](int entry) { return entry; }, query, arg.k, arg.v);
     Output output{arg.out + request * arg.out_batch_stride + head * arg.out_head_stride,
                   arg.lse + request * gridDim.y * GROUP + head, arg.out_head_stride};
     finish(memory, state, arg, share, launch, output);

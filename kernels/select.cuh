@@ -20,7 +20,7 @@ struct SelectMemory {
     alignas(16) u32 histogram[BINS];
     alignas(16) u32 few[SMALL];
     u32 lowest[WARPS], bound[WARPS], highest[WARPS];
-    int counts[WARPS];
+    u32 counts[WARPS];
     int num_few;
 };
 
@@ -163,8 +163,10 @@ __device__ __forceinline__ Bin find_bin(const u32* histogram, int above, int wan
 }
 
 // All threads return the same range: its first wanted - above keys, in page order, complete the selection.
+// Calls sure(mask), once at most, as soon as some keys in registers are known to be selected: bit i for key i.
+template <class Sure>
 __device__ __forceinline__ Range find_range(const u32 (&keys)[SLOTS], const float* scores, int num_pages,
-                                            int wanted, SelectMemory& memory) {
+                                            int wanted, SelectMemory& memory, Sure sure) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     u32 largest = 0;
     each_key(keys, scores, num_pages, [&](u32 key) { largest = max(largest, key); });
@@ -192,6 +194,7 @@ __device__ __forceinline__ Range find_range(const u32 (&keys)[SLOTS], const floa
         low = __reduce_min_sync(FULL_WARP, memory.lowest[lane % WARPS]) + 1u;
     }
     int above = 0;
+    bool told = false;
     while (low != high) {
         int shift = max(0, 25 - __clz(high - low));  // (high - low) >> shift is a bin
         // The lowest bin needs no count, and would collect the ties.
@@ -204,6 +207,8 @@ __device__ __forceinline__ Range find_range(const u32 (&keys)[SLOTS], const floa
         above = bin.above;
         low += (u32)bin.number << shift;
         high = low + min(high - low, (1u << shift) - 1u);
+        if (!told) sure(above_mask(keys, high));
+        told = true;
         if ((bin.number && above + bin.inside == wanted) || shift == 0) break;
         if (bin.number && bin.inside <= SMALL) {
             each_chunk(keys, scores, num_pages, [&](const u32(&chunk)[SLOTS], int) {
@@ -245,14 +250,32 @@ __device__ __forceinline__ Range find_range(const u32 (&keys)[SLOTS], const floa
     return Range{low, high, above};
 }
 
-// Calls take(rank, page) for each selected page, whose rank counts the selected pages below it.
+// A lane's keys, or a warp's: above the range, in it, and skipped. They stay below 1024.
+__device__ __forceinline__ u32 pack_counts(int above, int inside, int skipped) {
+    return (u32)above | (u32)inside << 11 | (u32)skipped << 22;
+}
+
+struct Counts {
+    int above, inside, skipped;
+    __device__ __forceinline__ explicit Counts(u32 packed)
+        : above(packed & 2047u), inside(packed >> 11 & 2047u), skipped(packed >> 22) {}
+    __device__ __forceinline__ void sum_over_warp() {  // whose sums stay below 32768
+        u32 both = __reduce_add_sync(FULL_WARP, (u32)above | (u32)inside << 16);
+        above = both & 0xffffu, inside = both >> 16;
+        skipped = __reduce_add_sync(FULL_WARP, (u32)skipped);
+    }
+};
+
+// Calls take(rank, rest, page) for each selected page: how many selected pages lie below it, and how many of those
+// outside `skip`, where bit i is this thread's key i of the first chunk; for those inside, rest is -1. Returns
+// how many were skipped.
 template <class Take>
-__device__ __forceinline__ void write_selected(const u32 (&keys)[SLOTS], const float* scores, int num_pages,
-                                               int wanted, Range range, SelectMemory& memory, Take take) {
+__device__ __forceinline__ int write_selected(const u32 (&keys)[SLOTS], const float* scores, int num_pages,
+                                              int wanted, Range range, u32 skip, SelectMemory& memory, Take take) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    int need = wanted - range.above, num_above = 0, num_inside = 0;
+    int need = wanted - range.above, num_above = 0, num_inside = 0, num_skipped = 0;
     for (int first = 0; first < num_pages; first += CHUNK) {
-        u32 above, inside;
+        u32 above, inside, skipped = first == 0 ? skip : 0u;
         if (first == 0) {
             above = above_mask(keys, range.high);
             inside = inside_mask(keys, range.low, range.high);
@@ -262,52 +285,58 @@ __device__ __forceinline__ void write_selected(const u32 (&keys)[SLOTS], const f
             above = above_mask(chunk, range.high);
             inside = inside_mask(chunk, range.low, range.high);
         }
-        int own = __popc(above) | __popc(inside) << 16;
-        int before = own;
+        u32 own = pack_counts(__popc(above), __popc(inside), __popc(skipped));
+        u32 before = own;
 #pragma unroll
         for (int stride = 1; stride < WARP; stride *= 2) {
-            int other = __shfl_up_sync(FULL_WARP, before, stride);
+            u32 other = __shfl_up_sync(FULL_WARP, before, stride);
             if (lane >= stride) before += other;
         }
         if (lane == WARP - 1) memory.counts[warp] = before;
         __syncthreads();
-        int counts = lane < WARPS ? memory.counts[lane] : 0;
-        int total = __reduce_add_sync(FULL_WARP, counts);
-        before += __reduce_add_sync(FULL_WARP, lane < warp ? counts : 0) - own;
-        int above_rank = num_above + (before & 0xffff), inside_rank = num_inside + (before >> 16);
+        u32 counts = lane < WARPS ? memory.counts[lane] : 0u;
+        Counts total(counts), lower(lane < warp ? counts : 0u), lanes(before - own);
+        total.sum_over_warp();
+        lower.sum_over_warp();
+        int above_rank = num_above + lower.above + lanes.above, inside_rank = num_inside + lower.inside + lanes.inside;
+        int skipped_rank = num_skipped + lower.skipped + lanes.skipped;
         for (u32 left = above | inside; left; left &= left - 1u) {
             int slot = __ffs(left) - 1;
-            bool is_above = above >> slot & 1u;
+            bool is_above = above >> slot & 1u, is_skipped = skipped >> slot & 1u;
+            int rank = above_rank + min(inside_rank, need);
             if (is_above || inside_rank < need)
-                take(above_rank + min(inside_rank, need), first_page(first) + slot);
+                take(rank, is_skipped ? -1 : rank - skipped_rank, first_page(first) + slot);
             above_rank += is_above;
             inside_rank += !is_above;
+            skipped_rank += is_skipped;
         }
-        if (first + CHUNK < num_pages) {
-            num_above += total & 0xffff;
-            num_inside += total >> 16;
-            __syncthreads();
-        }
+        num_above += total.above;
+        num_inside += total.inside;
+        num_skipped += total.skipped;
+        if (first + CHUNK < num_pages) __syncthreads();
     }
+    return num_skipped;
 }
 
-// Selects and calls take(rank, page). `take_tail`: the last page does not compete and is always taken.
-// `own` are load_scores' of the first chunk; `memory` is cleared, and free of other use, before the call.
-template <class Take>
-__device__ __forceinline__ void select_pages(const float (&own)[SLOTS], const float* scores, int num_pages,
-                                             int wanted, bool take_tail, SelectMemory& memory, Take take) {
+// Selects and calls take(rank, rest, page), as write_selected does. `take_tail`: the last page does not compete and
+// is always taken. `own` are load_scores' of the first chunk; `memory` is cleared, and free of other use, before the
+// call. `sure` (find_range) returns the mask of keys to skip. Returns how many were skipped.
+template <class Sure, class Take>
+__device__ __forceinline__ int select_pages(const float (&own)[SLOTS], const float* scores, int num_pages, int wanted,
+                                            bool take_tail, SelectMemory& memory, Sure sure, Take take) {
     if (take_tail) {
         num_pages--;
         wanted--;
-        if (threadIdx.x == 0) take(wanted, num_pages);
     }
-    if (wanted <= 0) return;
+    int num_skipped = 0;
     if (wanted >= num_pages) {
-        for (int page = threadIdx.x; page < num_pages; page += THREADS) take(page, page);
-        return;
+        for (int page = threadIdx.x; page < num_pages; page += THREADS) take(page, page, page);
+    } else if (wanted > 0) {
+        u32 keys[SLOTS], skip = 0;
+        keys_of(keys, own, 0, num_pages);
+        Range range = find_range(keys, scores, num_pages, wanted, memory, [&](u32 mask) { skip = sure(mask); });
+        num_skipped = write_selected(keys, scores, num_pages, wanted, range, skip, memory, take);
     }
-    u32 keys[SLOTS];
-    keys_of(keys, own, 0, num_pages);
-    Range range = find_range(keys, scores, num_pages, wanted, memory);
-    write_selected(keys, scores, num_pages, wanted, range, memory, take);
+    if (take_tail && threadIdx.x == 0) take(wanted, wanted - num_skipped, num_pages);
+    return num_skipped;
 }
