@@ -167,7 +167,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS) select_atte
             if (rest >= 0 && (u32)rest % active == blockIdx.x) pages[(u32)rest / active] = page;
             if (blockIdx.x == 0) page_ids[rank] = page;
         };
-        num_skipped = select_pages(own, scores, task.line.num_pages, task.wanted, arg.take_tail, memory.select, sure, take);
+        num_skipped = select_pages<(Early::PAGES > 0)>(own, scores, task.line.num_pages, task.wanted, arg.take_tail,
+                                                          memory.select, sure, take);
     }
     __syncthreads();
     // Warps without a tile come first.

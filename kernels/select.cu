@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) select_kernel(SelectArg
     int first_id = arg.select_indptr[request], wanted = arg.select_indptr[request + 1] - first_id;
     if (wanted <= 0) return;
     int* page_ids = arg.page_ids + head * arg.page_ids_stride + first_id;
-    select_pages(
+    select_pages<false>(
         own, scores, num_pages, wanted, arg.take_tail, memory, [](u32) { return 0u; },
         [&](int rank, int, int page) { page_ids[rank] = page; });
 }

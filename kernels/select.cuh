@@ -259,17 +259,18 @@ struct Counts {
     int above, inside, skipped;
     __device__ __forceinline__ explicit Counts(u32 packed)
         : above(packed & 2047u), inside(packed >> 11 & 2047u), skipped(packed >> 22) {}
+    template <bool SKIPS>
     __device__ __forceinline__ void sum_over_warp() {  // whose sums stay below 32768
         u32 both = __reduce_add_sync(FULL_WARP, (u32)above | (u32)inside << 16);
         above = both & 0xffffu, inside = both >> 16;
-        skipped = __reduce_add_sync(FULL_WARP, (u32)skipped);
+        skipped = SKIPS ? __reduce_add_sync(FULL_WARP, (u32)skipped) : 0;
     }
 };
 
 // Calls take(rank, rest, page) for each selected page: how many selected pages lie below it, and how many of those
 // outside `skip`, where bit i is this thread's key i of the first chunk; for those inside, rest is -1. Returns
-// how many were skipped.
-template <class Take>
+// how many were skipped. Without SKIPS, `skip` is 0.
+template <bool SKIPS, class Take>
 __device__ __forceinline__ int write_selected(const u32 (&keys)[SLOTS], const float* scores, int num_pages,
                                               int wanted, Range range, u32 skip, SelectMemory& memory, Take take) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -285,7 +286,7 @@ __device__ __forceinline__ int write_selected(const u32 (&keys)[SLOTS], const fl
             above = above_mask(chunk, range.high);
             inside = inside_mask(chunk, range.low, range.high);
         }
-        u32 own = pack_counts(__popc(above), __popc(inside), __popc(skipped));
+        u32 own = pack_counts(__popc(above), __popc(inside), SKIPS ? __popc(skipped) : 0);
         u32 before = own;
 #pragma unroll
         for (int stride = 1; stride < WARP; stride *= 2) {
@@ -296,8 +297,8 @@ __device__ __forceinline__ int write_selected(const u32 (&keys)[SLOTS], const fl
         __syncthreads();
         u32 counts = lane < WARPS ? memory.counts[lane] : 0u;
         Counts total(counts), lower(lane < warp ? counts : 0u), lanes(before - own);
-        total.sum_over_warp();
-        lower.sum_over_warp();
+        total.sum_over_warp<SKIPS>();
+        lower.sum_over_warp<SKIPS>();
         int above_rank = num_above + lower.above + lanes.above, inside_rank = num_inside + lower.inside + lanes.inside;
         int skipped_rank = num_skipped + lower.skipped + lanes.skipped;
         for (u32 left = above | inside; left; left &= left - 1u) {
@@ -320,8 +321,8 @@ __device__ __forceinline__ int write_selected(const u32 (&keys)[SLOTS], const fl
 
 // Selects and calls take(rank, rest, page), as write_selected does. `take_tail`: the last page does not compete and
 // is always taken. `own` are load_scores' of the first chunk; `memory` is cleared, and free of other use, before the
-// call. `sure` (find_range) returns the mask of keys to skip. Returns how many were skipped.
-template <class Sure, class Take>
+// call. `sure` (find_range) returns the mask of keys to skip, where SKIPS. Returns how many were skipped.
+template <bool SKIPS, class Sure, class Take>
 __device__ __forceinline__ int select_pages(const float (&own)[SLOTS], const float* scores, int num_pages, int wanted,
                                             bool take_tail, SelectMemory& memory, Sure sure, Take take) {
     if (take_tail) {
@@ -335,7 +336,7 @@ __device__ __forceinline__ int select_pages(const float (&own)[SLOTS], const flo
         u32 keys[SLOTS], skip = 0;
         keys_of(keys, own, 0, num_pages);
         Range range = find_range(keys, scores, num_pages, wanted, memory, [&](u32 mask) { skip = sure(mask); });
-        num_skipped = write_selected(keys, scores, num_pages, wanted, range, skip, memory, take);
+        num_skipped = write_selected<SKIPS>(keys, scores, num_pages, wanted, range, skip, memory, take);
     }
     if (take_tail && threadIdx.x == 0) take(wanted, wanted - num_skipped, num_pages);
     return num_skipped;
