@@ -21,9 +21,6 @@ from statistics import NormalDist, median
 LEVEL = 0.95
 EXACT_SIZE = 10
 """Ranks of fewer samples than this are tested exactly; of more, the normal approximation is close."""
-DRIFT_P = 0.01
-DRIFT_CHANGE = 0.02
-"""A drift counts from this p-value and this relative change on: less is true but harmless, or chance."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +47,6 @@ class Drift:
     tau: float
     p: float
     change: float
-
-    @property
-    def matters(self) -> bool:
-        """Whether it is beyond chance and large enough to move a figure."""
-        return self.p <= DRIFT_P and abs(self.change) >= DRIFT_CHANGE
 
 
 @dataclass(frozen=True)
@@ -207,8 +199,10 @@ def bootstrap_medians(
 
 
 def percentile_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float]:
-    """The middle `level` of bootstrap replicates: their (1 - level) / 2 and (1 + level) / 2 quantiles."""
-    return quantile(values, (1 - level) / 2), quantile(values, (1 + level) / 2)
+    """The middle `level` of bootstrap replicates: from one of them to another, outwards; some may be inf."""
+    ranked = sorted(_some(values))
+    outside = math.floor((1 - level) / 2 * (len(ranked) - 1))
+    return ranked[outside], ranked[-1 - outside]
 
 
 def between_run_sd(medians: Iterable[Sequence[float]]) -> float | None:

@@ -38,6 +38,7 @@ TIMES = st.lists(st.floats(0.5, 1e6), min_size=1, max_size=40)
         lambda: mann_whitney((), (1.0,)),
         lambda: mann_whitney((1.0,), ()),
         lambda: bootstrap_medians([()]),
+        lambda: percentile_interval(()),
     ],
 )
 def test_no_samples_is_an_error_never_nan(call: object) -> None:
@@ -115,14 +116,14 @@ def test_the_exact_trend_p_by_enumeration(size: int) -> None:
 
 def test_drift_in_extreme_cases() -> None:
     assert drift([3.0]).p == drift([3.0, 4.0]).p == 1
-    assert drift([5.0] * 50) == drift([5.0] * 50)
     assert drift([5.0] * 50).p == 1
     rising = [100 * 1.01**i for i in range(30)]
     assert drift(rising).tau == 1
-    assert drift(rising).matters
+    assert drift(rising).p < 1e-12
+    assert drift(rising).change == pytest.approx(1.01**20 - 1)  # medians of rounds 4.5 and 24.5
     assert drift(rising[::-1]).tau == -1
     assert drift(rising[::-1]).p == pytest.approx(drift(rising).p)
-    assert not drift([100 + 0.01 * i for i in range(30)]).matters  # significant, but 0.2 %
+    assert drift([100 + 0.01 * i for i in range(30)]).change == pytest.approx(0.2 / 100.045)
 
 
 def test_drift_false_alarms_and_power() -> None:
@@ -130,7 +131,7 @@ def test_drift_false_alarms_and_power() -> None:
     flat = rng.lognormal(0, 0.05, (1000, 30)).tolist()
     assert sum(drift(row).p <= 0.05 for row in flat) / 1000 < 0.07
     throttled = (rng.lognormal(0, 0.02, (200, 30)) * np.linspace(1, 1.08, 30)).tolist()
-    assert sum(drift(row).matters for row in throttled) / 200 > 0.95
+    assert sum(drift(row).p <= 0.01 and drift(row).change >= 0.02 for row in throttled) / 200 > 0.95
 
 
 @given(samples=TIMES)
@@ -216,6 +217,14 @@ def test_bootstrap_is_reproducible_and_paired() -> None:
     assert bootstrap_medians([one], num_resamples=300, seed=5)[0] == first
     assert bootstrap_medians([one], num_resamples=300, seed=6)[0] != first
     assert bootstrap_medians([[2.5]], num_resamples=3)[0] == [2.5] * 3
+
+
+def test_the_percentile_interval_is_from_one_replicate_to_another() -> None:
+    """Of 101 the ranks 2.5 and 97.5, outwards: 2 and 98; infinite ends stay what they are."""
+    values = [float(i) for i in range(100, -1, -1)]
+    assert percentile_interval(values) == (2.0, 98.0)
+    assert percentile_interval(values, 0.5) == (25.0, 75.0)
+    assert percentile_interval([1.0, math.inf]) == (1.0, math.inf)
 
 
 def test_bootstrap_coverage() -> None:

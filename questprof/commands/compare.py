@@ -11,9 +11,9 @@ import typer
 from questprof.commands import options
 
 if TYPE_CHECKING:
+    from questprof.compare.outcome import Outcome
     from questprof.compare.pairs import Pairs
     from questprof.compare.spread import Spread
-    from questprof.compare.verdicts import Outcome
 
 UNDECIDED = {"pass": 0, "fail": 1, "4": 4}
 FORMATS = ("table", "json", "md")
@@ -77,7 +77,7 @@ def _load(
     force: bool,
 ) -> tuple[Pairs, Spread]:
     """Read the profiles and pair them; QuestprofError when the arguments make no comparison."""
-    from questprof.compare.pairs import across, refuse_other_machine, within
+    from questprof.compare.pairs import across, refuse_other_machine, refuse_repeats, within
     from questprof.compare.spread import spread_of
     from questprof.errors import QuestprofError
     from questprof.store import read_profile
@@ -86,7 +86,7 @@ def _load(
     one_run = base is not None and new is not None
     if len(profiles) != (1 if one_run else 2) or (base is None) != (new is None) or (one_run and also):
         raise QuestprofError(
-            f"compare of {len(profiles)} profiles",
+            f"compare of {len(profiles)} profile{'s' * (len(profiles) != 1)}",
             "it takes two profiles, or one with both --base and --new (and no --also)",
             "questprof compare BASE.jsonl NEW.jsonl, or questprof compare RUN.jsonl --base base --new new.",
         )
@@ -98,6 +98,8 @@ def _load(
         return within(read[0], base, new), spread_of(baselines, stated)
     for other in baselines[1:] if not force else ():
         refuse_other_machine(read[0], other)
+    if also:
+        refuse_repeats(baselines, read[1])
     return across(read[0], read[1], force=force), spread_of(baselines, stated)
 
 
@@ -113,7 +115,10 @@ def _print(outcome: Outcome, form: str, everything: bool) -> None:
 
 
 def _share(option: str, text: str) -> float:
-    """`2%` or `0.02` as 0.02; QuestprofError unless it lies from 0 up to 10 (1000 %)."""
+    """`2%` or `0.02` as 0.02; QuestprofError unless it lies from 0 up to 10 (1000 %).
+
+    From 1 on only with its `%`: who writes 2 means 2 %, and 200 % would call everything the same.
+    """
     from questprof.errors import QuestprofError
 
     number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
@@ -123,6 +128,10 @@ def _share(option: str, text: str) -> float:
         value = -1.0
     if not 0 <= value <= 10:
         raise QuestprofError(f"{option} {text!r}", "it is no share from 0 to 1000%", "Write 2% or 0.02.")
+    if value >= 1 and not percent:
+        raise QuestprofError(
+            f"{option} {text!r}", "it is no share below 1", f"Write {number}%, or {100 * value:g}%."
+        )
     return value
 
 

@@ -35,11 +35,14 @@ def predict(
     ] = False,
     json: options.JSON = False,
 ) -> None:
-    """From which length Quest is faster, measured and modelled; what share of traffic gains, and how much."""
+    """From which length Quest is faster, measured and modelled; what share of traffic gains, and how much.
+
+    Exit status 4 where no point has a valid pair of figures.
+    """
     import questprof
     from questprof.crossover.outlook import outlooks
     from questprof.crossover.traffic import read_traffic, stored
-    from questprof.errors import QuestprofError
+    from questprof.errors import Exit, QuestprofError
     from questprof.scan import scan_rows
 
     read = questprof.load(profile, skip_corrupt=skip_corrupt)
@@ -58,6 +61,8 @@ def predict(
         _print_json(read, found, weighed)
     else:
         _print(read, found, weighed)
+    if all(answer.measured.kind == "no valid point" for outlook in found for answer in outlook.answers):
+        raise typer.Exit(Exit.INCONCLUSIVE)
 
 
 def _print(profile: Profile, found: Sequence[Outlook], weighed: Sequence[Traffic]) -> None:

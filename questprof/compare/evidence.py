@@ -1,6 +1,7 @@
 """What the raw samples of one stage say about two sides of it: a ratio, its interval, and doubts about them.
 
 Pure. Rounds of one loop are compared one by one, two runs by their medians; both without a distribution.
+Rounds that resemble the ones before them count as fewer.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
+from questprof.compare.serial import independent_samples, weakened
+from questprof.compare.student import student_test
 from questprof.rows import STEADY_SPREAD
 from questprof.samples import LEVEL, depth, mann_whitney, quantile, sign_test
 
 MACHINE_DRIFT: Final = 0.1
-"""Relative difference of the streaming reads of two loops up to which they met the same machine."""
+"""Relative difference of the streaming reads of two loops up to which they met the same machine: the loops of
+profiles/h200/grid.jsonl and grid-again.jsonl read within 1 % of each other; of the CPU's in
+tests/data/cpu_repeats.json, whose neighbours came and went, one pair in five is within a tenth."""
 
 
 class Evidence(NamedTuple):
@@ -28,26 +33,32 @@ class Evidence(NamedTuple):
     high: float
     """Order-statistic interval of the ratio; unpaired it spans the raw ratio and the one over `machine`."""
     coverage: float
-    """Probability with which the interval holds the ratio, for independent samples."""
+    """Probability with which the interval holds the ratio."""
     p: float
     """Two-sided p-value that the sides differ by more than `beyond`; 1 unless the interval lies beyond it."""
     beyond: float
     """Relative difference from which they differ: 0.02 for 2 %."""
     machine: float = 1.0
     """How much longer the streaming read of the new loop took than that of the base loop."""
+    independent: float = math.inf
+    """How many independent rounds tell as much as those taken; inf between two runs, which have no rounds."""
 
     def side(self, margin: float) -> Literal["same", "faster", "slower"] | None:
-        """Where the interval lies: within `margin`, past `beyond` on one side, or (None) neither."""
+        """Where the interval lies: within `margin`, past `beyond` on one side, or (None) neither.
+
+        Within `margin` only an interval that holds the ratio with LEVEL says anything; beyond it p does.
+        """
         if self.low >= 1 / (1 + margin) and self.high <= 1 + margin:
-            return "same"
+            return "same" if self.coverage >= LEVEL else None
         if self.low > 1 + self.beyond:
             return "slower"
         return "faster" if self.high < 1 / (1 + self.beyond) else None
 
     def doubt(self) -> str:
         """Why no verdict may rest on these samples, '' when one may."""
-        if self.coverage < LEVEL:
-            return f"{min(len(self.base), len(self.new))} samples are too few"
+        taken = min(len(self.base), len(self.new))
+        if depth(taken)[1] < LEVEL or (self.independent == math.inf and self.coverage < LEVEL):
+            return f"too few samples: {taken}"
         for name, ranked in (("base", self.base), ("new", self.new)):
             if 1 + apart(ranked) > STEADY_SPREAD:
                 return f"the samples of {name} lie too far apart"
@@ -65,17 +76,45 @@ class Evidence(NamedTuple):
         return ""
 
 
-def paired(base: Sequence[float], new: Sequence[float], margin: float) -> Evidence:
-    """Round by round, by the sign test: `base` and `new` (us) in the order taken, one sample each a round."""
+def paired(base: Sequence[float], new: Sequence[float], margin: float, rho: float = 0.0) -> Evidence:
+    """Round by round: `base` and `new` (us) in the order taken, one sample each a round.
+
+    `rho`: how much a round resembles the one before (`likeness.py`); interval and p-value are those of as
+    many independent rounds.
+    """
+    size = len(base)
+    share = independent_samples(size, rho) / size
     ratios = sorted(n / b for b, n in zip(base, new, strict=True))
-    out, coverage = depth(len(ratios))
-    low, high = ratios[out], ratios[len(ratios) - 1 - out]
+    out, reached = depth(size, 1 - 2 * weakened((1 - LEVEL) / 2, 1 / share))
+    low, high = ratios[out], ratios[size - 1 - out]
     p = 1.0
     if low > 1 + margin:
-        p = 2 * sign_test(ratios, 1 + margin)
+        p = _p(ratios, 1 + margin, share)
     elif high < 1 / (1 + margin):
-        p = 2 * sign_test([1 / ratio for ratio in ratios], 1 + margin)
-    return Evidence(sorted(base), sorted(new), median(ratios), low, high, coverage, min(p, 1.0), margin)
+        p = _p([1 / ratio for ratio in ratios], 1 + margin, share)
+    return Evidence(
+        base=sorted(base),
+        new=sorted(new),
+        ratio=median(ratios),
+        low=low,
+        high=high,
+        coverage=1 - 2 * weakened((1 - reached) / 2, share),
+        p=p,
+        beyond=margin,
+        independent=share * size,
+    )
+
+
+def _p(ratios: Sequence[float], above: float, share: float) -> float:
+    """Two-sided p-value by two tests, each at half the level, of which `share` of the rounds tell anything.
+
+    The sign test needs no distribution and sees no distance: seven rounds 50 % above are no more to it than
+    seven just above. Student's t of the log ratios sees it, and is led astray by single wild rounds.
+    """
+    by_sign = weakened(sign_test(ratios, above), share)
+    logs = [math.log(ratio) for ratio in ratios]
+    by_distance = student_test(logs, math.log(above), share * len(ratios))
+    return min(1.0, 2 * 2 * min(by_sign, by_distance))
 
 
 def unpaired(base: Sequence[float], new: Sequence[float], margin: float, machine: float = 1.0) -> Evidence:
@@ -100,7 +139,6 @@ def unpaired(base: Sequence[float], new: Sequence[float], margin: float, machine
     return Evidence(base, new, median(new) / median(base), low, high, coverage, min(p, 1.0), beyond, machine)
 
 
-def apart(ranked: Sequence[float]) -> float:
-    """90th over 10th percentile of sorted samples less 1: what moves samples so far moves runs as far."""
-    last = len(ranked) - 1
-    return ranked[int(0.9 * last)] / ranked[int(0.1 * last)] - 1
+def apart(samples: Sequence[float]) -> float:
+    """90th over 10th percentile less 1, as in rows.Stat: what moves samples so far moves runs as far."""
+    return quantile(samples, 0.9) / quantile(samples, 0.1) - 1

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from questprof.errors import QuestprofError
 from questprof.model import Environment, Point, Profile, Record
 from questprof.structs import canonical_json
-from questprof.units import format_count
 
 MACHINE_FIELDS: Final = ("device", "device_name", "driver", "cuda", "num_workers", "last_level_cache_bytes")
 """What must agree between two runs; versions and commit may differ, as they are what one compares."""
@@ -32,12 +31,21 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Unclear:
+    """Points of which nobody can say which of one side faces which of the other."""
+
+    base: tuple[Record, ...]
+    new: tuple[Record, ...]
+
+
+@dataclass(frozen=True)
 class Pairs:
     """All pairs, the records left without a partner, and what is to be said beside the figures."""
 
     pairs: tuple[Pair, ...]
     only_base: tuple[Record, ...]
     only_new: tuple[Record, ...]
+    unclear: tuple[Unclear, ...] = ()
     notes: tuple[str, ...] = ()
     one_run: bool = False
     """Whether both sides were measured by one run."""
@@ -69,7 +77,7 @@ _LOOSER: Final = (
 
 
 def across(base: Profile, new: Profile, *, force: bool = False) -> Pairs:
-    """Pairs of two runs, matched by point; of several records of one point the last counts.
+    """Pairs of two runs, matched by point; of several records of one point the last counts, which is noted.
 
     Raises QuestprofError for another device, driver or machine, and for profiles that share no point;
     with `force` those become notes, and points are matched without dtype, then without shape.
@@ -77,36 +85,57 @@ def across(base: Profile, new: Profile, *, force: bool = False) -> Pairs:
     names = (base.name or "base", new.name or "new")
     if names[0] == names[1]:
         names = (f"{names[0]} (base)", f"{names[1]} (new)")
-    notes = [note for note in (_machines(base, new, force), _noted(base, new)) if note]
-    found = _match(base.records, new.records, lambda point: point, names)
+    sides = (base.records, new.records)
+    notes = [_machines(base, new, force), _noted(base, new), *_repeats(sides, names)]
+    found = _match(*sides, lambda point: point, names)
     if not found.pairs:
         found, says = _forced_match(base, new, force, names)
         notes.append(says)
-    return dataclasses.replace(found, notes=tuple(notes))
+    return dataclasses.replace(found, notes=tuple(filter(None, notes)))
 
 
 def within(profile: Profile, base: str, new: str) -> Pairs:
     """Pairs of backends `base` and `new` inside one profile: points equal but for backend and variant.
 
-    Raises QuestprofError when a name is not in the profile, or the two share no point.
+    Raises QuestprofError when a name is not in the profile, when both are the same, or when the two share
+    no point.
     """
     known = dict.fromkeys(record.point.backend for record in profile.records)
     for name in (base, new):
         if name not in known:
             why = f"{profile.name} holds no such backend"
             raise QuestprofError(f"backend {name!r}", why, f"Choose two of {', '.join(known) or 'none'}.")
+    if base == new:
+        raise QuestprofError(
+            f"--base {base} --new {new}",
+            "a backend is no evidence against itself",
+            f"Choose two of {', '.join(known)}, or name two profiles.",
+        )
     ours, theirs = ([r for r in profile.records if r.point.backend == name] for name in (base, new))
     found = _match(ours, theirs, lambda point: replace(point, backend="", variant=""), (base, new))
-    if not found.pairs:
+    if not (found.pairs or found.unclear):
         raise _nothing_shared(f"{base} and {new} of {profile.name}")
     sides = zip((base, new), (ours, theirs), strict=True)
     ran = (f"{name} is {', '.join(variants)}" for name, side in sides if (variants := _variants(side)))
-    return dataclasses.replace(found, one_run=True, notes=tuple(ran))
+    notes = (*ran, *_repeats((ours, theirs), (base, new)))
+    return dataclasses.replace(found, one_run=True, notes=notes)
 
 
 def refuse_other_machine(base: Profile, new: Profile) -> None:
     """QuestprofError unless both profiles were measured on machines that agree in MACHINE_FIELDS."""
     _machines(base, new, False)
+
+
+def refuse_repeats(baselines: Sequence[Profile], new: Profile) -> None:
+    """QuestprofError where a run is given twice as a baseline, or is judged by a spread that holds itself."""
+    for i, one in enumerate(baselines):
+        if any(one.records == other.records for other in baselines[:i]):
+            why = "it is a run that is a baseline already, and says nothing of the spread between runs"
+        elif len(baselines) > 1 and one.records == new.records and i > 0:
+            why = "it is the run that is judged, and cannot be its own baseline"
+        else:
+            continue
+        raise QuestprofError(f"--also {one.name}", why, "Name other runs of the code of BASE.")
 
 
 def _variants(records: Iterable[Record]) -> list[str]:
@@ -119,37 +148,57 @@ def _match(
     neutral: Callable[[Point], Point],
     names: tuple[str, str],
 ) -> Pairs:
+    """Pairs of points that `neutral` makes equal; where several of one side become equal, none is paired."""
     ours, theirs = _by_key(base, neutral), _by_key(new, neutral)
+    both = [(found, theirs[key]) for key, found in ours.items() if key in theirs]
     return Pairs(
-        tuple(Pair(record, theirs[key]) for key, record in ours.items() if key in theirs),
-        tuple(record for key, record in ours.items() if key not in theirs),
-        tuple(record for key, record in theirs.items() if key not in ours),
+        tuple(Pair(*mine, *yours) for mine, yours in both if len(mine) == len(yours) == 1),
+        tuple(record for key, found in ours.items() if key not in theirs for record in found),
+        tuple(record for key, found in theirs.items() if key not in ours for record in found),
+        tuple(Unclear(tuple(m), tuple(y)) for m, y in both if not len(m) == len(y) == 1),
         names=names,
     )
 
 
-def _by_key(records: Iterable[Record], neutral: Callable[[Point], Point]) -> dict[bytes, Record]:
-    return {record.kind.encode() + canonical_json(neutral(record.point)): record for record in records}
+def _by_key(records: Iterable[Record], neutral: Callable[[Point], Point]) -> dict[bytes, list[Record]]:
+    """The records of the points that `neutral` makes equal, one a point: its last."""
+    found: dict[bytes, dict[str, Record]] = {}
+    for record in records:
+        key = record.kind.encode() + canonical_json(neutral(record.point))
+        found.setdefault(key, {})[record.point.point_id] = record
+    return {key: list(same.values()) for key, same in found.items()}
+
+
+def _repeats(sides: Iterable[Sequence[Record]], names: tuple[str, str]) -> list[str]:
+    """A note for each side that holds several records of one point."""
+    counts = [len(records) - len({(r.kind, r.point_id) for r in records}) for records in sides]
+    return [
+        f"{name} measures points more than once, the last counts: {count} earlier "
+        f"record{'s are' if count > 1 else ' is'} left out"
+        for name, count in zip(names, counts, strict=True)
+        if count
+    ]
 
 
 def _forced_match(base: Profile, new: Profile, force: bool, names: tuple[str, str]) -> tuple[Pairs, str]:
     for looser in _LOOSER:
         found = _match(base.records, new.records, looser.neutral, names)
-        if found.pairs and force:
+        shared = found.pairs or found.unclear
+        if shared and force:
             return found, f"forced: {looser.says}"
-        if found.pairs:
+        if shared:
             raise QuestprofError(
                 f"cannot compare {names[0]} with {names[1]}",
                 f"they share no point; {looser.says}",
                 "Measure the same grid twice, or compare anyway with --force.",
             )
-    raise _nothing_shared(" and ".join(names))
+    empty = [name for name, side in zip(names, (base, new), strict=True) if not side.records]
+    raise _nothing_shared(" and ".join(names), empty)
 
 
-def _nothing_shared(what: str) -> QuestprofError:
-    return QuestprofError(
-        f"{what} cannot be compared", "they share no point", "Measure the same grid with both."
-    )
+def _nothing_shared(what: str, empty: Sequence[str] = ()) -> QuestprofError:
+    why = f"no record is in {' and '.join(empty)}" if empty else "they share no point"
+    return QuestprofError(f"{what} cannot be compared", why, "Measure the same grid with both.")
 
 
 def _machines(base: Profile, new: Profile, force: bool) -> str:
@@ -180,36 +229,3 @@ def _differences(one: Environment, other: Environment, fields: Sequence[str]) ->
         elif a != b:
             said.append(f"{name}: {a or 'none'} -> {b or 'none'}")
     return ", ".join(said)
-
-
-_TITLES: Final[tuple[Callable[[Point], str], ...]] = (
-    lambda point: point.shape.name,
-    lambda point: point.shape.kv_dtype,
-    lambda point: f"batch {point.batch_size}",
-    lambda point: f"page {point.page_size}",
-    lambda point: point.policy,
-    lambda point: point.backend,
-    lambda point: point.summary_layout,
-    lambda point: f"{point.page_order} pages",
-    lambda point: f"{point.data} data",
-    lambda point: f"seed {point.seed}",
-)
-"""What a point is called by, where it differs between points."""
-
-
-def labels(points: Sequence[Point]) -> list[str]:
-    """A short name for each of `points`, unique: length, budget and what varies, `32k/2048 quest sdpa`."""
-    varying = [title for title in _TITLES if len({title(point) for point in points}) > 1]
-    found = [" ".join([_size(point), *(title(point) for title in varying)]) for point in points]
-    counts: dict[str, set[str]] = {}
-    for point, label in zip(points, found, strict=True):
-        counts.setdefault(label, set()).add(point.point_id)
-    return [
-        f"{label} {point.point_id[:6]}" if len(counts[label]) > 1 else label
-        for point, label in zip(points, found, strict=True)
-    ]
-
-
-def _size(point: Point) -> str:
-    budget = f"/{format_count(point.token_budget)}" if point.token_budget else ""
-    return format_count(point.seq_len) + budget

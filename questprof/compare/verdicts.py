@@ -1,112 +1,53 @@
 """Same, faster, slower or undecided: every stage of every pair of records, from their raw samples.
 
-Pure. Two sides timed in turn in one loop are compared round by round, by the median of the ratios and the
-sign test. Two runs are compared by the ratio of their medians and the Mann-Whitney test; between two runs
-of one code lies a difference that the samples within a run do not show, so only what exceeds it counts.
+Pure. Two sides timed in turn in one loop are compared round by round, by the median of the ratios, the sign
+test and Student's t; rounds that resemble the ones before count as fewer. Two runs are compared by the ratio
+of their medians and the Mann-Whitney test; between two runs of one code lies a difference that the samples
+within a run do not show, so only what exceeds it counts.
 
 Levels: an interval holds its ratio with 95 %, each by itself. `faster` and `slower` are controlled over the
-whole comparison (Holm): where nothing has changed, any is called in at most 5 % of comparisons.
+whole comparison (Holm): where nothing has changed, any is called in at most 5 % of comparisons, provided
+that the likeness of rounds fades with every round as it does with the first (autocorrelation rho ** lag),
+or that two runs differ by less than their spread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from questprof.compare.evidence import Evidence, paired, unpaired
-from questprof.compare.pairs import Pair, Pairs
+from questprof.compare.likeness import Rounds, likenesses
+from questprof.compare.outcome import ERROR_RATE, Comparison, Outcome, Skipped, Verdict
+from questprof.compare.pairs import Pair, Pairs, Unclear
 from questprof.compare.spread import Spread
-from questprof.errors import Exit
-from questprof.model import Point, Record
+from questprof.model import Record
 from questprof.samples import LEVEL, holm
 
-Verdict = Literal["same", "faster", "slower", "undecided"]
-ERROR_RATE: Final = 1 - LEVEL
 DEFAULT_THRESHOLD: Final = 0.02
+"""In two runs of one grid on one card (profiles/h200/grid.jsonl, grid-again.jsonl) every stage of 10 us and
+more agrees to 1.3 %: a smaller threshold would call differences that do not repeat."""
+FEWER: Final = 0.75
+"""Share of the rounds below which it is said that they count as fewer."""
 COMPARED: Final = ("ok", "unstable")
 """Statuses whose samples are looked at; an unstable point is never decided."""
-
-
-class Comparison(msgspec.Struct, frozen=True):
-    """One stage of one point. Times in us; `ratio` is new over base, above 1 slower."""
-
-    point: Point
-    stage: str
-    base_us: float
-    new_us: float
-    """Medians."""
-    ratio: float
-    """Paired: the median of the rounds' ratios; otherwise the ratio of the medians."""
-    low: float
-    high: float
-    """Order-statistic interval of the ratio; unpaired it spans the raw ratio and the one over `machine`."""
-    coverage: float
-    """Exact probability with which the interval holds the ratio, for independent samples."""
-    margin: float
-    """Relative difference up to which two figures are the same."""
-    beyond: float
-    """Relative difference from which they differ: the margin, in two runs at least their samples' spread."""
-    paired: bool
-    num_samples: tuple[int, int]
-    verdict: Verdict
-    p: float = 1.0
-    """Holm's adjusted p-value that the difference exceeds the margin."""
-    machine: float = 1.0
-    """How much longer the streaming read of the new loop took than that of the base loop."""
-    why: str = ""
-    """Why it is undecided."""
-    cache_state: str = "cold"
-
-
-class Skipped(msgspec.Struct, frozen=True):
-    """A pair that is not compared, and why."""
-
-    point: Point
-    why: str
-    counts_as: Verdict
-    """For the overall verdict: slower where new turned wrong, undecided where only base was measured."""
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """The whole comparison: what the table, the document and the exit status are made from."""
-
-    names: tuple[str, str]
-    comparisons: tuple[Comparison, ...]
-    skipped: tuple[Skipped, ...]
-    only_base: tuple[Point, ...]
-    only_new: tuple[Point, ...]
-    threshold: float
-    spread: Spread | None
-    """Between runs; None where every stage was compared inside one loop."""
-    notes: tuple[str, ...]
-
-    @property
-    def verdict(self) -> Verdict:
-        """Slower where any stage is or a point turned wrong, then undecided, then faster, then same."""
-        found = {one.verdict for one in self.comparisons} | {one.counts_as for one in self.skipped}
-        order: tuple[Verdict, ...] = ("slower", "undecided", "faster")
-        return next(
-            (verdict for verdict in order if verdict in found), "same" if self.comparisons else "undecided"
-        )
-
-    def exit_status(self, undecided: int = Exit.INCONCLUSIVE) -> int:
-        """0 same or faster, 1 slower or wrong, `undecided` otherwise."""
-        return {"slower": int(Exit.CHECK_FAILED), "undecided": undecided}.get(self.verdict, int(Exit.OK))
 
 
 def compare(pairs: Pairs, spread: Spread, threshold: float = DEFAULT_THRESHOLD) -> Outcome:
     """Judge every stage that both records of a pair have. `threshold` 0.02: below 2 % is the same."""
     unfit = [_unfit(pair) for pair in pairs.pairs]
-    fit = (pair for pair, skipped in zip(pairs.pairs, unfit, strict=True) if not skipped)
-    judged = [one for pair in fit for one in _stages(pair, pairs.one_run, spread, threshold)]
+    fit = [pair for pair, skipped in zip(pairs.pairs, unfit, strict=True) if not skipped]
+    alike = _alike(fit) if pairs.one_run else {}
+    judged = [one for pair in fit for one in _stages(pair, alike, spread, threshold)]
     comparisons = tuple(_controlled(judged))
     return Outcome(
         names=pairs.names,
         comparisons=comparisons,
-        skipped=(*filter(None, unfit), *_lost(pairs)),
+        skipped=(*_lost(pairs), *filter(None, unfit)),
         only_base=tuple(record.point for record in pairs.only_base),
         only_new=tuple(record.point for record in pairs.only_new),
         threshold=threshold,
@@ -122,6 +63,9 @@ def fails_check(record: Record) -> bool:
 
 def _lost(pairs: Pairs) -> Iterator[Skipped]:
     """What base has and new lacks, points and stages of a point: nobody knows what became of it."""
+    for unclear in pairs.unclear:
+        why = _which(unclear, pairs.names)
+        yield from (Skipped(record.point, why, "undecided") for record in unclear.base)
     for record in pairs.only_base:
         yield Skipped(record.point, f"{pairs.names[1]} lacks it", "undecided")
     for pair in pairs.pairs:
@@ -132,6 +76,13 @@ def _lost(pairs: Pairs) -> Iterator[Skipped]:
         ]
         if stages and not _unfit(pair):
             yield Skipped(pair.base.point, f"{pairs.names[1]} lacks {', '.join(stages)}", "undecided")
+
+
+def _which(unclear: Unclear, names: tuple[str, str]) -> str:
+    counts = (
+        f"{name} has {len(side)}" for name, side in zip(names, (unclear.base, unclear.new), strict=True)
+    )
+    return f"{' and '.join(counts)} that match but for what is set aside, and nothing says which to compare"
 
 
 def _unfit(pair: Pair) -> Skipped | None:
@@ -154,15 +105,28 @@ def _trouble(record: Record) -> str:
     return ""
 
 
-def _stages(pair: Pair, one_run: bool, spread: Spread, threshold: float) -> list[Comparison]:
-    """Comparisons of every stage timed on both sides; p not yet adjusted."""
+def _alike(fit: Sequence[Pair]) -> dict[tuple[int, str], float]:
+    """By pair and stage, of those timed in turn: how much a round resembles the one before."""
+    found = {
+        (id(pair), stage): Rounds(pair.base.timing[stage].loop_id, stage, base, pair.new.times_us[stage])
+        for pair in fit
+        for stage, base in pair.base.times_us.items()
+        if base and pair.new.times_us.get(stage) and _same_loop(pair, stage)
+    }
+    return dict(zip(found, likenesses(list(found.values())), strict=True))
+
+
+def _stages(
+    pair: Pair, alike: Mapping[tuple[int, str], float], spread: Spread, threshold: float
+) -> list[Comparison]:
+    """Comparisons of every stage timed on both sides; p not yet adjusted. `alike`: those timed in turn."""
     machine, found = _machine(pair), []
     for stage, base in pair.base.times_us.items():
         new = pair.new.times_us.get(stage)
         if not (base and new):
             continue
-        if one_run and _same_loop(pair, stage):
-            found.append(_comparison(pair, stage, paired(base, new, threshold), threshold, True))
+        if (rho := alike.get((id(pair), stage))) is not None:
+            found.append(_comparison(pair, stage, paired(base, new, threshold, rho), threshold, True))
         else:
             margin = max(threshold, spread.margin(stage, median(base)))
             found.append(_comparison(pair, stage, unpaired(base, new, margin, machine), margin, False))
@@ -171,7 +135,7 @@ def _stages(pair: Pair, one_run: bool, spread: Spread, threshold: float) -> list
 
 def _comparison(pair: Pair, stage: str, found: Evidence, margin: float, in_one_loop: bool) -> Comparison:
     side = found.side(margin)
-    why = _state(pair, stage) or found.doubt() or ("" if side else _straddles(margin, found.beyond))
+    why = _state(pair, stage) or found.doubt() or ("" if side else _neither(found, margin))
     timing = pair.new.timing.get(stage)
     return Comparison(
         point=pair.base.point,
@@ -188,6 +152,7 @@ def _comparison(pair: Pair, stage: str, found: Evidence, margin: float, in_one_l
         num_samples=(len(found.base), len(found.new)),
         verdict="undecided" if why or not side else side,
         p=1.0 if why else found.p,
+        independent=found.independent if in_one_loop else None,
         machine=found.machine,
         why=why,
         cache_state=timing.cache_state if timing else "unknown",
@@ -202,11 +167,23 @@ def _state(pair: Pair, stage: str) -> str:
     return f"base is {states[0]}, new is {states[1]}" if len(set(states)) > 1 else ""
 
 
-def _straddles(margin: float, beyond: float) -> str:
-    if beyond > margin:
-        apart = f"beyond the {format_share(beyond)} that its samples lie apart"
+def _neither(found: Evidence, margin: float) -> str:
+    """Why samples that nothing speaks against say neither the same nor different."""
+    if found.beyond > margin:
+        apart = f"beyond the {format_share(found.beyond)} that its samples lie apart"
         return f"neither within {format_share(margin)} nor {apart}"
+    if found.coverage < LEVEL:
+        return f"too few to call it the same, {_counted(len(found.base), found.independent)}"
     return f"its interval reaches both sides of {format_share(margin)}"
+
+
+def _counted(rounds: int, independent: float) -> str:
+    return f"its {rounds} rounds count as {format_number(math.floor(independent), 'independent one')}"
+
+
+def format_number(count: int, noun: str) -> str:
+    """`1 stage`, `2 stages`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def format_share(value: float) -> str:
@@ -225,7 +202,9 @@ def _controlled(judged: Sequence[Comparison]) -> list[Comparison]:
 def _with_p(one: Comparison, p: float, count: int) -> Comparison:
     if one.verdict not in ("faster", "slower") or p <= ERROR_RATE:
         return msgspec.structs.replace(one, p=p)
-    why = f"not beyond chance among {count} comparisons (p = {p:.2g})"
+    why = f"not beyond chance among {format_number(count, 'comparison')} (p = {p:.2g})"
+    if one.independent is not None and one.independent < FEWER * one.num_samples[0]:
+        why += f": {_counted(one.num_samples[0], one.independent)}"
     return msgspec.structs.replace(one, p=p, verdict="undecided", why=why)
 
 

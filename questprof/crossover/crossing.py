@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from questprof.rows import Row, Series, Stat
-from questprof.samples import LEVEL, bootstrap_medians
+from questprof.samples import bootstrap_medians, percentile_interval
 
 Kind = Literal["length", "only between", "always", "never in range", "trivial", "no valid point"]
 NUM_RESAMPLES: Final = 1000
@@ -34,7 +34,7 @@ class Crossover:
     until: float | None = None
     """Kind `only between`: the length from which Quest is slower again."""
     steady: bool = True
-    """Whether the answer changes once at most; otherwise seq_len is the last of several crossings."""
+    """Whether each end in the answer is the only one of its way; otherwise they are the last of several."""
     lengths: tuple[int, ...] = ()
     """Lengths that count: usable and above the budget."""
     longest_speed_up: float | None = None
@@ -53,14 +53,14 @@ def crossover(series: Series) -> Crossover:
     if not curve:
         return Crossover("no valid point", left_out=left_out)
     return replace(
-        _solve(curve),
+        solve(curve),
         lengths=tuple(length for length, _ in curve),
         longest_speed_up=curve[-1][1],
         left_out=left_out,
     )
 
 
-def _solve(curve: Curve) -> Crossover:
+def solve(curve: Curve) -> Crossover:
     """The answer for one curve."""
     ups = [pair for pair in pairwise(curve) if pair[0][1] <= 1 < pair[1][1]]
     downs = [pair for pair in pairwise(curve) if pair[1][1] <= 1 < pair[0][1]]
@@ -74,7 +74,7 @@ def _solve(curve: Curve) -> Crossover:
         seq_len=_interpolate(*up) if up else None,
         bracket=(up[0][0], up[1][0]) if up else None,
         until=_interpolate(*down) if down and not ends_faster else None,
-        steady=len(ups) + len(downs) <= 1,
+        steady=len(ups) + len(downs) <= (2 if kind == "only between" and up else 1),
     )
 
 
@@ -87,7 +87,7 @@ def _interpolate(one: tuple[int, float], other: tuple[int, float]) -> float:
 
 @dataclass(frozen=True)
 class Resampled:
-    """How far a crossover hangs on its samples: the middle LEVEL of what resamples of them give."""
+    """How far a crossover hangs on its samples: the middle samples.LEVEL of what resamples of them give."""
 
     low: float | None
     """Tokens; None: shorter than every length that counts (Quest is faster at each)."""
@@ -103,21 +103,19 @@ def resampled(series: Series, found: Crossover | None = None) -> Resampled | Non
 
     Samples of one timing loop are drawn by rounds, so that what slowed both sides slows both in a resample;
     the fastest baseline is chosen anew in each. The interval holds the crossover itself. Its ends are for
-    kind `length` alone; None without a curve.
+    kind `length` alone; None without a curve, and where a point has one sample, whose drawing shows nothing.
     """
     found = found or crossover(series)
     rows = [row for row in series.rows if row.seq_len in found.lengths]
-    if not rows:
+    if not rows or any(stat.num_samples < 2 for row in rows for stat in _sides(row)):
         return None
     curves = zip(*(_draws(row, seed, found) for seed, row in enumerate(rows)), strict=True)
-    answers = [_solve(list(zip(found.lengths, speed_ups, strict=True))) for speed_ups in curves]
+    answers = [solve(list(zip(found.lengths, speed_ups, strict=True))) for speed_ups in curves]
     same = sum(answer.kind == found.kind for answer in answers) / len(answers)
     if found.kind != "length" or found.seq_len is None:
         return Resampled(None, None, same)
-    ranked = sorted(map(_reached, answers))
-    outside = (1 - LEVEL) / 2 * (len(ranked) - 1)
-    low = min(ranked[math.floor(outside)], found.seq_len)
-    high = max(ranked[-1 - math.floor(outside)], found.seq_len)
+    first, last = percentile_interval([_reached(answer) for answer in answers])
+    low, high = min(first, found.seq_len), max(last, found.seq_len)
     return Resampled(low or None, high if high < math.inf else None, same)
 
 
@@ -128,12 +126,17 @@ def _reached(answer: Crossover) -> float:
     return 0.0 if answer.kind == "always" else math.inf
 
 
+def _sides(row: Row) -> list[Stat]:
+    """Quest's samples, then those of every baseline that has any."""
+    return [row.stats["quest"], *(b.stat for b in row.baselines if b.stat)]
+
+
 def _draws(row: Row, seed: int, found: Crossover) -> Sequence[float]:
     """Speed-ups of the resamples of one row; its own where no resample can change what it says.
 
     It cannot where all samples of one side are below all of the other and the row brackets no crossing.
     """
-    dense, quest = [b.stat for b in row.baselines if b.stat], row.stats["quest"]
+    quest, *dense = _sides(row)
     fastest = min(dense, key=lambda stat: stat.median)
     apart = max(quest.samples) < min(min(d.samples) for d in dense) or min(quest.samples) > max(
         fastest.samples

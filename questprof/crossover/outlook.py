@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from questprof.crossover.coverage import Coverage, cover
 from questprof.crossover.crossing import Crossover, Resampled, crossover, resampled
 from questprof.crossover.predict import (
     CrossValidation,
@@ -21,9 +22,8 @@ from questprof.crossover.predict import (
     predict,
     why_not,
 )
-from questprof.crossover.traffic import Coverage, Traffic, cover
-from questprof.grid import NORMAL_DATA
-from questprof.model import Point
+from questprof.crossover.traffic import Traffic
+from questprof.points import setting, settings
 from questprof.rows import Row, Series
 from questprof.scan import series, setting_key
 
@@ -74,34 +74,21 @@ def outlooks(rows: Sequence[Row], traffic: Iterable[Traffic] = ()) -> tuple[Outl
     for one in series(rows):
         groups.setdefault(setting_key(one.rows[0].point), []).append(one)
     wanted = tuple(traffic)
-    return tuple(outlook(group, wanted) for group in groups.values())
+    names = settings([group[0].rows[0].point for group in groups.values()])
+    return tuple(outlook(group, wanted, name) for group, name in zip(groups.values(), names, strict=True))
 
 
-def outlook(group: Sequence[Series], traffic: Sequence[Traffic] = ()) -> Outlook:
-    """The Outlook of series that differ in their budget alone."""
+def outlook(group: Sequence[Series], traffic: Sequence[Traffic] = (), name: str = "") -> Outlook:
+    """The Outlook of series that differ in their budget alone; `name`: what to call their setting."""
     rows = [row for one in group for row in one.rows]
     model = fit(rows)
     return Outlook(
-        setting(rows[0].point),
+        name or setting(rows[0].point),
         tuple(_answer(one, rows, model, traffic) for one in group),
         _overheads(rows),
         model,
         why_not(rows),
         cross_validate(rows),
-    )
-
-
-def setting(point: Point) -> str:
-    """What the points of one setting share, in words; the usual is left out."""
-    said = f"{point.shape.name} ({point.shape.kv_dtype}), batch {point.batch_size}, page {point.page_size}"
-    said += f", {point.policy}" * (point.policy != "quest")
-    said += f", {point.backend}" * (point.backend != "questprof")
-    said += f" ({point.variant})" * bool(point.variant)
-    said += f", {point.summary_layout} summary" * (point.summary_layout != "paired")
-    said += f", {point.page_order} pages" * (point.page_order != "shuffled")
-    groups = point.shape.group_size > 1 and point.data in NORMAL_DATA
-    return said + f", {point.data} {'queries' if groups else 'keys'}" * (
-        groups or point.data not in NORMAL_DATA
     )
 
 

@@ -6,12 +6,12 @@ Pure. `crossing.py` finds it, `predict.py` has the modelled one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from questprof.crossover.crossing import Crossover, Resampled, crossover, resampled
 from questprof.grid import NORMAL_DATA
-from questprof.model import Point
+from questprof.points import Title, kernels, varying
 from questprof.rows import Row, Series
 from questprof.samples import LEVEL
 from questprof.scan import point_key
@@ -19,21 +19,23 @@ from questprof.units import format_count, format_us
 
 __all__ = [
     "Crossover",
+    "between_text",
     "crossover",
     "format_length",
     "format_speed_up",
+    "left_out_text",
     "overhead_text",
     "resampled_text",
     "sentence",
     "verdicts",
 ]
 
-_SETTINGS: Final[tuple[Callable[[Point], str], ...]] = (
+_SETTINGS: Final[tuple[Title, ...]] = (
     lambda point: point.shape.name,
     lambda point: f"batch {point.batch_size}",
     lambda point: f"page {point.page_size}",
     lambda point: f"policy {point.policy}",
-    lambda point: f"kernels {point.backend}",
+    lambda point: f"kernels {kernels(point)}",
     lambda point: f"{point.page_order} pages",
     lambda point: f"{point.data} keys" if point.data not in NORMAL_DATA else "normal keys",
 )
@@ -89,19 +91,14 @@ def verdicts(series: Iterable[Series]) -> tuple[str, ...]:
         point = one.rows[0].point
         keys = "independent" if point.data in NORMAL_DATA else point.data
         pairs.setdefault(point_key(point, seq_len=0, data=keys), {})[one.data] = one
-    settings = [_setting(next(iter(pair.values()))) for pair in pairs.values()]
-    differ = [i for i in range(len(_SETTINGS)) if len({setting[i] for setting in settings}) > 1]
+    settings = varying([next(iter(pair.values())).rows[0].point for pair in pairs.values()], _SETTINGS)
     said = []
     for pair, setting in zip(pairs.values(), settings, strict=True):
-        where = ", ".join(setting[i] for i in differ)
+        where = ", ".join(setting)
         both = len(pair) == 2
         text = sentence(pair["independent"], pair["shared"]) if both else sentence(*pair.values())
         said.append(f"{where}: {text}" if where else text)
     return tuple(said)
-
-
-def _setting(one: Series) -> tuple[str, ...]:
-    return tuple(text(one.rows[0].point) for text in _SETTINGS)
 
 
 def format_length(length: float, digits: int = 1) -> str:
@@ -168,10 +165,17 @@ def _reach(found: Crossover, doubt: str = "") -> str:
     if found.kind == "never in range":
         return f"not faster at any length measured above the budget ({measured})"
     turns = "" if found.steady else " (the last crossing of several: below it the two take turns)"
-    start = f"from {format_length(found.seq_len)} " if found.seq_len else ""
-    if found.until is not None:
-        return f"faster only {start}{'to' if start else 'up to'} {format_length(found.until)} tokens{turns}"
-    return f"faster {start}tokens{doubt}{turns}"
+    if found.kind == "only between":
+        return f"faster {between_text(found, 1)} tokens{turns}"
+    return f"faster from {format_length(found.seq_len or math.nan)} tokens{doubt}{turns}"
+
+
+def between_text(found: Crossover, digits: int) -> str:
+    """`only between 2k and 8k` or `only up to 8k`, of the kind `only between`, in `digits` of a length."""
+    until = format_length(found.until or math.nan, digits)
+    if found.seq_len is None:
+        return f"only up to {until}"
+    return f"only between {format_length(found.seq_len, digits)} and {until}"
 
 
 def _span(lengths: Sequence[int]) -> str:
@@ -186,16 +190,17 @@ def _no_curve(series: Series, found: Crossover) -> str:
             "it covers every length measured, so Quest reads every page and the summary too: "
             f"nothing to gain, and its cost on top{f', {cost}' if cost else ''}"
         )
-    return f"no verdict, no length above the budget has a valid pair of figures ({_reasons(found.left_out)})"
+    reasons = left_out_text(found.left_out)
+    return f"no verdict, no length above the budget has a valid pair of figures ({reasons})"
 
 
 def _left_out(*found: Crossover) -> str:
     rows = [row for one in found if one.lengths for row in one.left_out]
-    return f" Left out: {_reasons(rows)}." if rows else ""
+    return f" Left out: {left_out_text(rows)}." if rows else ""
 
 
-def _reasons(rows: Sequence[Row]) -> str:
-    """`64k, 128k oom; 8k dense unstable`."""
+def left_out_text(rows: Sequence[Row]) -> str:
+    """Which rows are no evidence and why, `64k, 128k oom; 8k dense unstable`; '' without any."""
     by_reason: dict[str, dict[str, None]] = {}
     for row in rows:
         by_reason.setdefault(_why_left_out(row), {})[format_count(row.seq_len)] = None

@@ -1,6 +1,7 @@
-"""An Outlook as tables of text, the same in the terminal and on the page; every column names its source.
+"""An Outlook as tables of text, the same in the terminal and on the page; every figure's source is named.
 
-Pure. Lengths are tokens (k = 1024); shares are of requests, decode steps or dense time at measured lengths.
+Pure. A column names the source of its figures in its head, or the note does for all columns that name none.
+Lengths are tokens (k = 1024); shares are of requests, decode steps or dense time at measured lengths.
 """
 
 from __future__ import annotations
@@ -8,15 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from questprof.crossover.coverage import Coverage
 from questprof.crossover.crossing import Crossover
 from questprof.crossover.outlook import Answer, Outlook
 from questprof.crossover.predict import Model, Prediction, StageFit
-from questprof.crossover.sentences import format_length, format_speed_up, resampled_text
-from questprof.crossover.traffic import Coverage
+from questprof.crossover.sentences import (
+    between_text,
+    format_length,
+    format_speed_up,
+    left_out_text,
+    resampled_text,
+)
+from questprof.samples import LEVEL
 from questprof.units import format_count, format_us
 
 MEASURED: Final = "measured: clock"
 MODELLED: Final = "modelled: formula"
+RESAMPLED: Final = f"{LEVEL:.0%} of resamples\n{MEASURED}"
+REST_MEASURED: Final = f"Columns that name no source: {MEASURED}."
 OUTSIDE: Final = {"inside": "", "": "", "below": ", below the range", "above": ", above the range"}
 
 
@@ -49,7 +59,7 @@ def overview(found: Sequence[Outlook]) -> Table:
     """Every crossover of several settings in one table: for each page size, batch and budget."""
     return Table(
         "From which length Quest is faster: every setting",
-        ("setting", "budget", f"crossover\n{MEASURED}", "in 95 % of\nresamples", f"crossover\n{MODELLED}"),
+        ("setting", "budget", f"crossover\n{MEASURED}", RESAMPLED, f"crossover\n{MODELLED}"),
         tuple(
             (one.setting, answer.budget, *_crossing_cells(answer)[:3])
             for one in found
@@ -71,9 +81,9 @@ def crossings(outlook: Outlook) -> Table:
         (
             "budget",
             f"crossover\n{MEASURED}",
-            "in 95 % of\nresamples",
+            RESAMPLED,
             f"crossover\n{MODELLED}",
-            "the same, without the\nlengths that bracket it",
+            f"without the lengths that\nbracket it, {MODELLED}",
         ),
         tuple((answer.budget, *_crossing_cells(answer)) for answer in outlook.answers),
         _crossings_note(outlook),
@@ -90,6 +100,17 @@ def _crossing_cells(answer: Answer) -> tuple[str, ...]:
 
 
 def _crossings_note(outlook: Outlook) -> str:
+    said = [_left_out(answer) for answer in outlook.answers if answer.measured.lengths]
+    return " ".join(filter(None, [_model_note(outlook), *said]))
+
+
+def _left_out(answer: Answer) -> str:
+    """Lengths of a curve that are no evidence; a series without a curve says so in its cell."""
+    text = left_out_text(answer.measured.left_out)
+    return f"Left out, budget {answer.budget}: {text}." if text else ""
+
+
+def _model_note(outlook: Outlook) -> str:
     if outlook.model is None:
         return f"No model: {outlook.no_model}."
     if outlook.validation is None:
@@ -103,19 +124,18 @@ def _crossings_note(outlook: Outlook) -> str:
 
 
 def measured_text(found: Crossover) -> str:
-    """`from 3.14k`, `always (8k to 128k)`, `never (2k to 4k)`, `only 2k to 8k`, or why there is none."""
+    """`from 3.14k`, `always (8k to 128k)`, `never (2k to 4k)`, `only between 2k and 8k`, or why none."""
     if found.kind == "trivial":
         return "trivial: budget >= length"
     if not found.lengths:
-        return found.kind
+        return f"{found.kind} ({left_out_text(found.left_out)})"
     span = f"{format_count(found.lengths[0])} to {format_count(found.lengths[-1])}"
     span = span if len(found.lengths) > 1 else format_count(found.lengths[0])
+    turns = "" if found.steady else " (last of several)"
     if found.kind == "length":
-        turns = "" if found.steady else " (last of several)"
         return f"from {format_length(found.seq_len or 0.0, 2)}{turns}"
     if found.kind == "only between":
-        start = f"{format_length(found.seq_len, 2)} to" if found.seq_len else "up to"
-        return f"only {start} {format_length(found.until or 0.0, 2)}"
+        return between_text(found, 2) + turns
     return f"{'always' if found.kind == 'always' else 'never'} ({span})"
 
 
@@ -133,7 +153,7 @@ def modelled_text(found: Prediction | None) -> str:
 
 def _interval(answer: Answer) -> str:
     if answer.interval is None:
-        return "-"
+        return "one sample" if answer.measured.lengths else "-"
     text = resampled_text(answer.measured, answer.interval)
     return text or f"the same in {answer.interval.same_answer:.0%}"
 
@@ -145,12 +165,13 @@ def costs(outlook: Outlook) -> Table:
         "Fixed cost and rate of each stage",
         (
             "stage",
-            f"fixed us\n{MODELLED}",
+            "fixed us",
             "GB/s of its bytes\n(rate from)",
             "worst error\nof the fit",
             "points",
         ),
         _cost_rows(model) if model else (),
+        f"Every column: {MODELLED}, fitted to medians of the clock.",
     )
 
 
@@ -174,7 +195,7 @@ def overheads(outlook: Outlook) -> Table:
     """Dense beside Quest where every page is picked."""
     return Table(
         "What Quest costs when it saves nothing (budget >= length)",
-        ("length", "dense us", "quest us", f"overhead us\n{MEASURED}", "quest / dense", f"bytes\n{MODELLED}"),
+        ("length", "dense us", "quest us", "overhead us", "quest / dense", f"bytes\n{MODELLED}"),
         tuple(
             (
                 format_count(one.seq_len),
@@ -186,6 +207,7 @@ def overheads(outlook: Outlook) -> Table:
             )
             for one in outlook.overheads
         ),
+        REST_MEASURED,
     )
 
 
@@ -205,17 +227,19 @@ def traffic(outlook: Outlook) -> Table:
             f"over all steps\n{MODELLED}",
         ),
         tuple(_traffic_row(answer.budget, one) for answer in outlook.answers for one in answer.traffic),
+        REST_MEASURED,
     )
 
 
 def _traffic_row(budget: str, one: Coverage) -> tuple[str, ...]:
-    beyond = f" ({one.below:.0%}, {one.above:.0%})" if one.inside < 1 else ""
+    inside = "unknown: no valid point" if one.inside is None else f"{one.inside:.0%}"
+    beyond = f" ({one.below:.0%}, {one.above:.0%})" if one.inside != 1 and one.above is not None else ""
     shares = (one.faster_requests, one.faster_steps, one.faster_time)
     gains = [_gain(one.gain_always), _gain(one.gain_chosen)]
     modelled = "-"
     if one.modelled_chosen and one.modelled_always:
         modelled = f"{_gain(one.modelled_always)} always, {_gain(one.modelled_chosen)} the faster"
-    return one.traffic, budget, f"{one.inside:.0%}{beyond}", *map(_percent, shares), *gains, modelled
+    return one.traffic, budget, inside + beyond, *map(_percent, shares), *gains, modelled
 
 
 def _percent(share: float | None) -> str:

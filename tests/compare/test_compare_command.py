@@ -94,10 +94,17 @@ def test_baselines_measure_the_spread(tmp_path: Path) -> None:
         ["{run}", "nothing.jsonl"],
         ["{run}", "{cpu}"],
         ["{run}", "{run}", "--also", "{cpu}"],
+        ["{run}", "{run}", "--threshold", "2"],
+        ["{run}", "{run}", "--between-runs", "3"],
+        ["{run}", "{other}", "--also", "{run}"],
+        ["{run}", "{other}", "--also", "{other}"],
+        ["{run}", "{other}", "--also", "{third}", "--also", "{third}"],
+        ["{run}", "--base", "base", "--new", "base"],
     ],
 )
 def test_what_makes_no_comparison_is_a_usage_error(tmp_path: Path, arguments: list[str]) -> None:
     paths = {"run": _run(tmp_path / "run.jsonl", 1.0), "cpu": _run(tmp_path / "cpu.jsonl", 1.0, CPU)}
+    paths |= {"other": _run(tmp_path / "other.jsonl", 1.1), "third": _run(tmp_path / "third.jsonl", 1.2)}
     assert _compare(*(argument.format(**paths) for argument in arguments))[0] == 2
 
 

@@ -8,10 +8,11 @@ from rich.console import Console
 from test_compare import record
 
 from profiles import SHAPE, profile
+from questprof.compare.outcome import Outcome
 from questprof.compare.pairs import across
 from questprof.compare.spread import Spread
 from questprof.compare.text import FORMATS, headline, markdown, print_table, statements
-from questprof.compare.verdicts import Outcome, compare
+from questprof.compare.verdicts import compare
 
 
 def _outcome(num_points: int = 3, spread: Spread = Spread(0.03)) -> Outcome:
@@ -33,13 +34,14 @@ def _table(outcome: Outcome, *, everything: bool = False) -> str:
 
 def test_headline() -> None:
     assert headline(_outcome()) == (
-        "b.jsonl against a.jsonl: slower; of 3 comparisons 1 slower, 2 same; 1 points only measured in base"
+        "b.jsonl against a.jsonl: slower; of 3 comparisons 1 slower, 2 same; "
+        "1 point measured in base and not all in new"
     )
     alone = compare(across(*[profile(record(1024, {}))] * 2), Spread(0.03))
     assert headline(alone) == "new against base: undecided; nothing was comparable"
     good = record(1024, {"score": [1.0] * 20})
     wrong = compare(across(profile(good), profile(replace(good, status="wrong"))), Spread(0.03))
-    assert headline(wrong) == "new against base: slower; 1 points turned wrong"
+    assert headline(wrong) == "new against base: slower; 1 point turned wrong"
 
 
 def test_everything_that_must_be_said_is_said() -> None:
@@ -53,6 +55,12 @@ def test_everything_that_must_be_said_is_said() -> None:
     assert "measured from 4 baselines: score 1%" in measured
     warm = record(1024, {"score": [1.0] * 20}, cold="warm")
     assert "warm, not cold" in "\n".join(statements(compare(across(*[profile(warm)] * 2), Spread(0.03))))
+
+
+def test_nothing_compared_is_said_without_an_empty_table() -> None:
+    nothing = compare(across(*[profile(record(1024, {}))] * 2), Spread(0.03))
+    assert statements(nothing) == ["no stage was timed on both sides"]
+    assert "verdict" not in _table(nothing).splitlines()[0]
 
 
 def test_many_reasons_are_not_a_page() -> None:

@@ -1,5 +1,7 @@
 """Evidence of two sides: hand-worked intervals, errors at their stated rates, power, and every doubt."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,15 +19,17 @@ def _verdict(found: Evidence, margin: float) -> str:
 
 
 def test_paired_by_hand() -> None:
-    """Ratios 1.05 to 1.15 in hundredths: 11 of them, so the interval leaves out one on either side.
+    """Ratios 1.05 to 1.14 in hundredths and 9: 11 of them, so the interval leaves out one on either side.
 
-    All 11 lie above 1.02, which a fair coin does with 2 ** -11; two-sided twice that.
+    All 11 lie above 1.02, which a fair coin does with 2 ** -11; two-sided twice that, and as much again for
+    the choice of two tests. The other sees little but the wild round.
     """
     base = [100.0] * 11
-    found = paired(base, [105.0 + i for i in range(11)], 0.02)
+    found = paired(base, [*(105.0 + i for i in range(10)), 900.0], 0.02)
+    assert found.independent == 11
     assert (found.low, found.ratio, found.high) == pytest.approx((1.06, 1.10, 1.14))
     assert found.coverage == pytest.approx(1 - 2 * 12 / 2048)
-    assert found.p == pytest.approx(2 / 2048)
+    assert found.p == pytest.approx(4 / 2048)
     assert _verdict(found, 0.02) == "slower"
 
 
@@ -35,8 +39,8 @@ def test_unpaired_by_hand() -> None:
     found = unpaired(base, new, 0.02)
     assert (found.low, found.high) == pytest.approx((120 / 108, 128 / 100))
     assert found.coverage == pytest.approx((1 - 2 / 512) ** 2)
-    # ranks int(0.1 x 8) = 0 and int(0.9 x 8) = 7: 107 / 100
-    assert found.beyond == pytest.approx(0.07)
+    # ranks 0.1 x 8 = 0.8 and 0.9 x 8 = 7.2: 107.2 / 100.8; 127.2 / 120.8 is less
+    assert found.beyond == pytest.approx(107.2 / 100.8 - 1)
     assert found.p == pytest.approx(2 / 48620)  # all 81 pairs: one of C(18, 9) arrangements
     assert _verdict(found, 0.02) == "slower"
 
@@ -66,7 +70,7 @@ def test_the_unit_does_not_matter(base: list[float], new: list[float], unit: flo
 def test_few_samples_decide_nothing(size: int) -> None:
     for found in (paired([1.0] * size, [9.0] * size, 0.02), unpaired([1.0] * size, [9.0] * size, 0.02)):
         assert found.coverage < LEVEL
-        assert "too few" in found.doubt()
+        assert found.doubt() == f"too few samples: {size}"
         assert unpaired([1.0] * size, [1.0] * size, 0.02).doubt()
 
 
@@ -128,7 +132,7 @@ def test_a_slower_machine_counts_against_a_slower_verdict_only_in_one_direction(
 
 
 def test_contention_moves_the_median_and_not_the_fastest_quarter() -> None:
-    base, crowded = [100.0] * 100, [100.0] * 30 + [135.0] * 70
+    base, crowded = [100.0] * 100, [100.0, 135.0, 135.0, 100.0, 135.0, 135.0, 100.0, 135.0, 135.0, 135.0] * 10
     for found in (paired(base, crowded, 0.02), unpaired(base, crowded, 0.3)._replace(beyond=0.3)):
         assert found.low > 1 + found.beyond
         assert "fastest quarter is not slower" in found.doubt()
@@ -138,4 +142,37 @@ def test_contention_moves_the_median_and_not_the_fastest_quarter() -> None:
 
 def test_apart() -> None:
     assert apart([5.0]) == 0
-    assert apart([float(v) for v in range(10, 21)]) == pytest.approx(19 / 11 - 1)
+    assert apart([float(v) for v in range(20, 9, -1)]) == pytest.approx(19 / 11 - 1)
+
+
+def test_rounds_that_resemble_each_other_count_as_fewer_by_hand() -> None:
+    """Likeness 0.6 of 20 rounds: 20 x 0.4 / 1.6 = 5, a quarter.
+
+    All 20 above: 2 ** -20 is 4.763 sd, of which a quarter of the rounds leave half, 2.382 sd: 0.00862.
+    Without one round on either side 21 x 2 ** -20 is 4.107 sd, half of which is 0.0200: an interval of 96 %.
+    Without two 211 x 2 ** -20 is 3.55 sd, 0.038: too little.
+    """
+    base, new = [100.0] * 20, [110.0, 400.0] * 10
+    assert paired(base, new, 0.02).independent == 20
+    found = paired(base, new, 0.02, 0.6)
+    assert found.independent == pytest.approx(5)
+    assert found.p == pytest.approx(4 * 0.00862, abs=4e-5)
+    assert (found.low, found.high) == pytest.approx((1.1, 4.0))
+    assert found.coverage == pytest.approx(0.96, abs=2e-4)
+    assert paired(base, new, 0.02, 0.9).p > 1 - LEVEL
+
+
+def test_few_independent_rounds_far_from_the_threshold_are_enough() -> None:
+    """50 % slower within 1 %: six rounds are 0.0625 to the sign test, 107 standard errors to the other."""
+    new = [100 * math.exp(0.5 + 0.01 * (-1) ** i) for i in range(18)]
+    found = paired([100.0] * 18, new, 0.02, 0.5)
+    assert found.independent == pytest.approx(6)
+    assert found.p < 1e-7
+    assert _verdict(found, 0.02) == "slower"
+
+
+def test_few_independent_rounds_are_not_called_the_same() -> None:
+    still = paired([100.0] * 20, [100.0, 100.1] * 10, 0.02, 0.9)
+    assert still.coverage < LEVEL
+    assert _verdict(still, 0.02) == "undecided"
+    assert _verdict(paired([100.0] * 20, [100.0, 100.1] * 10, 0.02), 0.02) == "same"

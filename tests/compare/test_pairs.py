@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from profiles import CPU, GPU, GQA_SHAPE, SHAPE, dense, profile, quest
-from questprof.compare.pairs import across, labels, within
+from questprof.compare.pairs import across, within
 from questprof.errors import Exit, QuestprofError
 from questprof.model import Environment, Profile, Shape
 
@@ -84,7 +84,7 @@ def test_other_dtypes_and_shapes_are_refused_unless_forced(shape: Shape, says: s
 def test_nothing_in_common_is_refused_even_when_forced() -> None:
     with pytest.raises(QuestprofError, match="share no point"):
         across(profile(quest(4096, US)), profile(quest(8192, US)), force=True)
-    with pytest.raises(QuestprofError, match="share no point"):
+    with pytest.raises(QuestprofError, match="no record is in base and new"):
         across(profile(env=CPU), profile(env=CPU))
 
 
@@ -112,11 +112,43 @@ def test_names_that_are_not_there() -> None:
         within(apart, "base", "new")
 
 
-def test_labels_name_what_varies_and_are_unique() -> None:
-    points = [quest(4096, US).point, quest(8192, US, page_size=32).point]
-    assert labels(points) == ["4k/1k page 16", "8k/1k page 32"]
-    assert labels([dense(1000, 1.0).point]) == ["1000"]
-    alike = [replace(points[0], policy_params={"k": k}) for k in (1, 2)]
-    assert len(set(labels(alike))) == 2
-    assert labels([points[0]] * 2) == ["4k/1k"] * 2
-    assert labels([]) == []
+def test_two_backends_are_needed() -> None:
+    with pytest.raises(QuestprofError, match="no evidence against itself"):
+        within(KERNELS, "base", "base")
+
+
+def test_a_point_measured_twice_is_noted() -> None:
+    """Kept silent, the reader would take the earlier record for the one compared."""
+    once, again = quest(4096, US), quest(4096, (3.0, 1.0, 5.0))
+    found = across(profile(once), profile(once, once, again))
+    assert found.notes == (
+        "new measures points more than once, the last counts: 2 earlier records are left out",
+    )
+    assert found.pairs[0].new.times_us == again.times_us
+    both = within(profile(*KERNELS.records, KERNELS.records[0]), "base", "new")
+    assert both.notes == (
+        "base measures points more than once, the last counts: 1 earlier record is left out",
+    )
+
+
+def test_forced_points_that_become_equal_are_not_compared() -> None:
+    """fp16 and bf16 against fp32: nobody says which of the two is meant, so neither is."""
+    fp16, bf16, fp32 = (
+        quest(4096, US, shape=replace(SHAPE, kv_dtype=dtype)) for dtype in ("fp16", "bf16", "fp32")
+    )
+    found = across(profile(fp16, bf16), profile(fp32), force=True)
+    assert found.pairs == ()
+    (unclear,) = found.unclear
+    assert ([r.point.shape.kv_dtype for r in unclear.base], unclear.new) == (["fp16", "bf16"], (fp32,))
+    mirrored = across(profile(fp32), profile(fp16, bf16, quest(8192, US)), force=True)
+    assert (len(mirrored.pairs), len(mirrored.unclear), len(mirrored.only_new)) == (0, 1, 1)
+    with pytest.raises(QuestprofError, match="share no point; points match but for dtype"):
+        across(profile(fp16, bf16), profile(fp32))
+
+
+def test_variants_of_one_backend_are_not_compared_in_anothers_name() -> None:
+    cuda, triton = (quest(4096, US, backend="base", variant=name) for name in ("cuda", "triton"))
+    new = [quest(n, US, backend="new") for n in (4096, 8192)]
+    found = within(profile(cuda, triton, quest(8192, US, backend="base"), *new), "base", "new")
+    assert [pair.base.point.seq_len for pair in found.pairs] == [8192]
+    assert [r.point.variant for r in found.unclear[0].base] == ["cuda", "triton"]

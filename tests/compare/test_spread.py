@@ -1,4 +1,4 @@
-"""The spread between runs: stated with few baselines, measured with several, Student's t by known values."""
+"""The spread between runs: stated with few baselines, measured with several."""
 
 import math
 
@@ -6,19 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 from profiles import CPU, profile, quest
-from questprof.compare.spread import STATED, Spread, spread_of, student_t
+from questprof.compare.spread import STATED, Spread, spread_of
 from questprof.model import Profile
-
-
-@pytest.mark.parametrize(
-    ("degrees", "value"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (30, 2.042)]
-)
-def test_student_t_by_the_printed_tables(degrees: int, value: float) -> None:
-    assert student_t(0.975, degrees) == pytest.approx(value, abs=5e-4)
 
 
 def _run(factor: float) -> Profile:
     return profile(*(quest(k * 1024, (2.0 * factor, 1.0, 5.0)) for k in (4, 8)))
+
+
+def _of_stage(stage: str, run: Profile) -> Profile:
+    return profile(*(replace(r, times_us={stage: r.times_us[stage]}) for r in run.records))
 
 
 def test_few_baselines_state_it() -> None:
@@ -29,10 +26,17 @@ def test_few_baselines_state_it() -> None:
 
 
 def test_three_baselines_measure_it_by_hand() -> None:
-    """Log medians -0.1, 0, 0.1 have sd 0.1; two runs differ by up to 4.303 sqrt(2) 0.1 in logarithms."""
-    spread = spread_of([_run(math.exp(shift)) for shift in (-0.1, 0.0, 0.1)])
+    """Log medians -0.1, 0, 0.1 have sd 0.1; two runs differ by up to t sqrt(2) 0.1 in logarithms.
+
+    Six stages: each gets 5 % / 6, so t is at p = 1 - 0.025 / 6. With 2 degrees it is
+    (2 p - 1) / sqrt(2 p (1 - p)) = 0.9916667 / 0.0910966 = 10.88587; with one stage 4.30265.
+    """
+    runs = [_run(math.exp(shift)) for shift in (-0.1, 0.0, 0.1)]
+    spread = spread_of(runs)
     assert spread.num_runs == 3
-    assert spread.margin("score", 100.0) == pytest.approx(math.expm1(4.30265 * math.sqrt(2) * 0.1))
+    assert spread.margin("score", 100.0) == pytest.approx(math.expm1(10.88587 * math.sqrt(2) * 0.1))
+    alone = spread_of([_of_stage("score", run) for run in runs])
+    assert alone.margin("score", 100.0) == pytest.approx(math.expm1(4.30265 * math.sqrt(2) * 0.1))
     assert spread.margin("attend", 100.0) == pytest.approx(0)
     assert spread.margin("a stage that none of them has", 50.0) == STATED["cuda"] + 0.01
 

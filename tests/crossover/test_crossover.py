@@ -114,7 +114,8 @@ def test_faster_in_the_middle_only():
         pytest.approx(2048),
         pytest.approx(8192),
     )
-    assert "faster only from 2k to 8k tokens (the last crossing of several" in sentence(one)
+    assert found.steady
+    assert sentence(one) == "Budget 16: Quest is faster only between 2k and 8k tokens; 0.50x at 16k."
     falling = series_of({1024: 2.0, 4096: 0.5})
     assert sentence(falling) == "Budget 16: Quest is faster only up to 2k tokens; 0.50x at 4k."
 
@@ -366,6 +367,14 @@ def test_an_interval_may_leave_the_range():
     found = resampled(one)
     assert (found.low, found.high) == (pytest.approx(crossover(one).seq_len), None)
     assert resampled_text(crossover(one), found).endswith("to beyond 32k")
+
+
+def test_one_sample_cannot_be_resampled():
+    """Drawn again it is the same: an interval of one length would claim a precision that nobody knows."""
+    one = noisy({8192: ((50.0,), (100.0,)), 32768: ((200.0,) * 3, (100.0,) * 3)})
+    assert crossover(one).seq_len == pytest.approx(16384)
+    assert resampled(one) is None
+    assert sentence(one) == "Budget 16: Quest is faster from 16k tokens; 2.0x at 32k."
 
 
 def test_answers_without_a_length_have_a_share_alone():

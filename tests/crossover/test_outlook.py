@@ -1,4 +1,4 @@
-"""outlook.py, outlook_tables.py and the commands on them: measured and modelled apart, answers in words."""
+"""outlook.py, tables.py and the commands on them: measured and modelled apart, answers in words."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import questprof
 from profiles import GQA_SHAPE, dense, profile, quest, two_baselines
@@ -27,6 +28,7 @@ from questprof.crossover.tables import (
 from questprof.crossover.traffic import Traffic, stored
 from questprof.errors import Exit
 from questprof.scan import scan_rows
+from questprof.store import seal
 
 KEPT = Path(__file__).parents[2] / "profiles" / "h200" / "first-kernels.jsonl"
 FLAT = Traffic("flat", "three steps", "here", (2048.0, 8192.0, 65536.0), (1.0, 1.0, 2.0))
@@ -59,7 +61,7 @@ def test_measured_and_modelled_stand_in_columns_of_their_own():
     (found,) = of(*two_baselines())
     table = crossings(found)
     assert [head.split("\n")[-1] for head in table.heads] == [
-        "budget", "measured: clock", "resamples", "modelled: formula", "lengths that bracket it",
+        "budget", "measured: clock", "measured: clock", "modelled: formula", "bracket it, modelled: formula",
     ]  # fmt: skip
     one, other = table.rows
     assert one[:3] == ("1024", "from 2.11k", "2.11k")
@@ -139,6 +141,41 @@ def test_modelled_answers_in_words(found, text):
     assert modelled_text(found) == text
 
 
+IDENTIFIERS = {"setting", "budget", "stage", "length", "traffic"}
+"""Heads of columns that name a row; every other column is of figures."""
+
+
+def test_every_column_of_figures_names_its_source():
+    """In its head, or in the note for all columns that name none."""
+    rows = [*two_baselines(), dense(2048, 10.0), quest(2048, (4.0, 4.0, 4.0), budget=2048)]
+    given = Traffic("t", "", "", (4096.0,), (1.0,))
+    (found,) = outlooks(scan_rows(profile(*rows)), [given])
+    every = tables(found)
+    assert len(every) == 4
+    for table in (*every, overview([found, found])):
+        for head in set(table.heads) - IDENTIFIERS:
+            said = "measured: clock" in head, "modelled: formula" in head
+            by_note = "measured: clock" in table.note or "modelled: formula" in table.note
+            assert sum(said) == 1 or (not any(said) and by_note), head
+
+
+def test_rows_that_are_no_evidence_are_named():
+    """A curve with a hole looks like one without, unless the table says what is missing."""
+    records = [dense(n, 100.0) for n in (2048, 8192, 32768)]
+    records += [quest(2048, (100.0, 50.0, 50.0)), quest(8192, (20.0, 20.0, 10.0))]
+    (found,) = of(*records, quest(32768, None, status="oom"))
+    table = crossings(found)
+    assert table.rows[0][1] == "from 4k"
+    assert table.note.endswith("Left out, budget 1024: 32k oom.")
+
+
+def test_one_sample_has_no_interval():
+    (found,) = of(
+        *(replace(r, times_us={s: us[:1] for s, us in r.times_us.items()}) for r in two_baselines())
+    )
+    assert crossings(found).rows[0][2] == "one sample"
+
+
 def test_measured_answers_in_words():
     def answer(**speed_ups: float) -> str:
         records = []
@@ -150,12 +187,16 @@ def test_measured_answers_in_words():
     assert answer(n8192=0.5, n32768=2.0) == "from 16k"
     assert answer(n8192=2.0) == "always (8k)"
     assert answer(n8192=0.5, n16384=0.5) == "never (8k to 16k)"
-    assert answer(n1024=0.5, n4096=2.0, n16384=0.5) == "only 2k to 8k"
+    assert answer(n1024=0.5, n4096=2.0, n16384=0.5) == "only between 2k and 8k"
     assert answer(n1024=2.0, n4096=0.5) == "only up to 2k"
+    twice = answer(n1024=0.5, n4096=2.0, n16384=0.5, n65536=2.0, n262144=0.5)
+    assert twice == "only between 32k and 128k (last of several)"
     assert answer(n1024=0.5, n4096=2.0, n16384=0.5, n65536=2.0) == "from 32k (last of several)"
     whole = [dense(4096, 10.0), quest(4096, (4.0, 4.0, 4.0), budget=4096)]
     assert measured_text(of(*whole)[0].answers[0].measured) == "trivial: budget >= length"
-    assert measured_text(of(quest(8192, None, status="oom"))[0].answers[0].measured) == "no valid point"
+    assert measured_text(of(quest(8192, None, status="oom"))[0].answers[0].measured) == (
+        "no valid point (8k oom)"
+    )
 
 
 def test_a_document_repeats_no_rows():
@@ -183,6 +224,15 @@ def test_predict_prints_both_sources_without_torch(tmp_path):
     assert "Source: Mooncake" in done.stdout
     lines = " ".join(done.stdout.split())
     assert all(" ".join(note.split()) in lines for note in NOTES)
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_predict_without_a_valid_point_is_inconclusive(tmp_path, form):
+    found = profile(dense(8192, 40.0), quest(8192, None, status="oom", reason="needs 9 GiB"))
+    (tmp_path / "oom.jsonl").write_bytes(b"".join(map(seal, (found.header, *found.records))))
+    done = run("predict", "oom.jsonl", *form, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (Exit.INCONCLUSIVE, "")
+    assert "no valid point" in done.stdout
 
 
 def test_predict_as_json_with_a_file_and_all_that_is_stored(tmp_path):

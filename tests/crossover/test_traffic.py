@@ -1,8 +1,9 @@
-"""traffic.py: shares and gains worked by hand, files as people have them, stored examples with sources."""
+"""traffic.py, coverage.py: shares and gains by hand, files as people have them, stored examples."""
 
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from pathlib import Path
 
@@ -11,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles import dense, profile, quest
+from questprof.crossover.coverage import cover
+from questprof.crossover.outlook import outlooks
 from questprof.crossover.predict import fit
-from questprof.crossover.traffic import Traffic, cover, read_traffic, stored
+from questprof.crossover.tables import traffic as traffic_table
+from questprof.crossover.traffic import Traffic, read_traffic, stored
 from questprof.errors import QuestprofError
 from questprof.scan import scan_rows
 
@@ -66,14 +70,24 @@ def test_outside_the_lengths_only_a_model_counts():
 def test_nothing_inside_is_no_figure():
     found = cover(rows_of({8192: (40.0, 80.0)}), lengths_of((100, 1)))
     assert (found.inside, found.below, found.gain_always, found.faster_steps) == (0.0, 1.0, None, None)
-    assert cover((), lengths_of((100, 1))).inside == 0.0
+    none = cover((), lengths_of((100, 1)))
+    assert (none.inside, none.below, none.above) == (None, None, None)
     one = cover(rows_of({8192: (80.0, 40.0)}), lengths_of((8192, 1)))
     assert (one.inside, one.gain_always) == (1.0, 2.0)
 
 
 def test_points_that_are_no_evidence_are_not_interpolated():
     rows = scan_rows(profile(dense(8192, 40.0), quest(8192, (1.0, 1.0, 1.0), status="unstable"), ceilings=()))
-    assert cover(rows, lengths_of((8192, 1))).inside == 0.0
+    found = cover(rows, lengths_of((8192, 1)))
+    assert (found.inside, found.below, found.above, found.gain_chosen) == (None, None, None, None)
+
+
+def test_without_a_valid_point_no_request_counts_as_below():
+    """`100 % below the lengths measured` would say that the traffic is too short; nobody knows."""
+    records = [dense(8192, 40.0), quest(8192, None, status="oom")]
+    (found,) = outlooks(scan_rows(profile(*records, ceilings=())), [lengths_of((100, 1), (65536, 1))])
+    (cells,) = traffic_table(found).rows
+    assert cells == ("t", "1024", "unknown: no valid point", "-", "-", "-", "-", "-", "-")
 
 
 @settings(max_examples=60, deadline=None)
@@ -121,13 +135,29 @@ def test_files_as_people_have_them(tmp_path: Path, text, lengths, steps):
     ("text", "why"),
     [
         ("tokens\n5\n", "its columns are tokens"),
-        ("", "its columns are none"),
+        ("", "it holds no row"),
         ("seq_len\nmany\n", "seq_len is 'many'"),
         ("seq_len\n-4\n", "seq_len is '-4'"),
         ("seq_len,weight\n5,nan\n", "weight is 'nan'"),
         ("seq_len,weight\n5\n", "weight is None"),
         ("seq_len,weight\n5,0\n", "it holds no decode step"),
+        ("seq_len\n", "it holds no row"),
+        ("# lengths\n", "it holds no row"),
+        ('"seq_len\n5', "it holds no row"),
+        ("seq_len\n8k\n", "seq_len is '8k'"),
+        ("seq_len\n1e999\n", "seq_len is '1e999'"),
+        ("seq_len,weight\n5,1e308\n5,1e308\n", "weight is '1e308', no number from 0 to 1e+15"),
+        ("seq_len,seq_len\n5,6\n", "a column is there twice"),
+        ("SEQ_LEN;WEIGHT\n5;6\n", "its columns are SEQ_LEN;WEIGHT"),
+        ("input_tokens,output_tokens\n5,0\n", "it holds no decode step"),
+        (f"seq_len\n{'9' * 400}\n", "seq_len is '999"),
         ("{oops\n", "neither CSV nor JSON lines"),
+        ('[{"seq_len": 5}]\n', "neither CSV nor JSON lines"),
+        ('{"seq_len": 5}\n[5]\n', "neither CSV nor JSON lines"),
+        ('{"seq_len": 5}\n{"weight": 5}\n', "row 2: seq_len is None"),
+        ('{"seq_len": true}\n', "seq_len is True"),
+        (f'{{"seq_len": {"9" * 400}}}\n', "seq_len is 999"),
+        ("[" * 100_000, "neither CSV nor JSON lines"),
         ('{"input_length": 5}\n{"input_length": 5}\n', "its columns are input_length"),
     ],
 )
@@ -137,6 +167,28 @@ def test_what_is_no_traffic_says_why(tmp_path: Path, text, why):
     with pytest.raises(QuestprofError, match=r"bad\.csv") as caught:
         read_traffic(str(path))
     assert why in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_bytes_that_are_no_text_are_no_traffic(tmp_path: Path):
+    path = tmp_path / "bad.csv"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(QuestprofError, match="as a file it cannot be read"):
+        read_traffic(str(path))
+    with pytest.raises(QuestprofError, match="as a file it cannot be read"):
+        read_traffic(str(tmp_path))
+
+
+@given(st.text(alphabet='seq_lnwight,\n0123456789.-"{}[]: x', max_size=60))
+def test_any_text_is_traffic_or_a_clean_error(tmp_path_factory, text: str):
+    path = tmp_path_factory.getbasetemp() / "any.csv"
+    path.write_text(f"seq_len,weight\n5,1\n{text}")
+    try:
+        found = read_traffic(str(path))
+    except QuestprofError:
+        return
+    assert len(found.lengths) == len(found.steps) >= 1
+    assert 0 < sum(found.steps) < math.inf
 
 
 def test_an_unknown_name_lists_the_stored_ones(tmp_path: Path):

@@ -1,0 +1,94 @@
+"""Points in words: what a setting is called, and what tells one point of several from the others.
+
+Pure. One home for the words, so that a table, a sentence and a heading call a point the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from questprof.grid import NORMAL_DATA
+from questprof.model import Point
+from questprof.units import format_count
+
+Title = Callable[[Point], str]
+
+
+def kernels(point: Point) -> str:
+    """The backend, with the variant that was asked for: `questprof (cuda)`."""
+    return f"{point.backend} ({point.variant})" if point.variant else point.backend
+
+
+TITLES: Final[tuple[Title, ...]] = (
+    lambda point: point.shape.name,
+    lambda point: point.shape.kv_dtype,
+    lambda point: f"batch {point.batch_size}",
+    lambda point: f"page {point.page_size}",
+    lambda point: point.policy,
+    kernels,
+    lambda point: point.summary_layout,
+    lambda point: f"{point.page_order} pages",
+    lambda point: f"{point.data} data",
+    lambda point: f"seed {point.seed}",
+)
+"""What a point is called by, where it differs between points."""
+
+
+def setting(point: Point, *, queries: bool = True) -> str:
+    """What points share that differ in length and budget alone, in words; the usual is left out.
+
+    `queries` False: without what the query heads of a group ask, where points of both share the setting.
+    """
+    said = f"{point.shape.name} ({point.shape.kv_dtype}), batch {point.batch_size}, page {point.page_size}"
+    said += f", {point.policy}" * (point.policy != "quest")
+    said += f", {kernels(point)}" * (kernels(point) != "questprof")
+    said += f", {point.summary_layout} summary" * (point.summary_layout != "paired")
+    said += f", {point.page_order} pages" * (point.page_order != "shuffled")
+    if point.data not in NORMAL_DATA:
+        return f"{said}, {point.data} keys"
+    return said + f", {point.data} queries" * (queries and point.shape.group_size > 1)
+
+
+def settings(points: Sequence[Point]) -> list[str]:
+    """`setting` of each of `points`, unique: where several read the same, with what else tells them apart."""
+    found = [setting(point) for point in points]
+    for text, count in Counter(found).items():
+        if count > 1:
+            places = [i for i, other in enumerate(found) if other == text]
+            alike = [points[i] for i in places]
+            for i, said in zip(
+                places, _unique([", ".join(row) for row in varying(alike)], alike), strict=True
+            ):
+                found[i] = f"{text}, {said}" if said else text
+    return found
+
+
+def varying(points: Sequence[Point], titles: Sequence[Title] = TITLES) -> list[list[str]]:
+    """For each of `points` its titles, those alone that are not the same for all of them."""
+    said = [[title(point) for title in titles] for point in points]
+    differ = [len(set(column)) > 1 for column in zip(*said, strict=True)]
+    return [[text for text, differs in zip(row, differ, strict=True) if differs] for row in said]
+
+
+def labels(points: Sequence[Point]) -> list[str]:
+    """A short name for each of `points`, unique: length, budget and what varies, `32k/2048 quest sdpa`."""
+    found = [" ".join([_size(point), *said]) for point, said in zip(points, varying(points), strict=True)]
+    return _unique(found, points)
+
+
+def _unique(names: Sequence[str], points: Sequence[Point]) -> list[str]:
+    """`names`, with the start of its id behind a name that several points share."""
+    ids: dict[str, set[str]] = {}
+    for name, point in zip(names, points, strict=True):
+        ids.setdefault(name, set()).add(point.point_id)
+    return [
+        f"{name} {point.point_id[:6]}".strip() if len(ids[name]) > 1 else name
+        for name, point in zip(names, points, strict=True)
+    ]
+
+
+def _size(point: Point) -> str:
+    budget = f"/{format_count(point.token_budget)}" if point.token_budget else ""
+    return format_count(point.seq_len) + budget
