@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import numba
 import numpy as np
+import questprof_kernels.compiled_cache  # noqa: F401 -- before anything is compiled
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from numba import prange, types

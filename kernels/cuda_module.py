@@ -33,7 +33,7 @@ def _finds_nvrtc() -> bool:
     from cuda.bindings import nvrtc
 
     try:
-        _checked(nvrtc.nvrtcVersion())
+        checked(nvrtc.nvrtcVersion())
     except (RuntimeError, OSError):
         return False
     return True
@@ -47,7 +47,7 @@ def compile_cubin(source: str, definitions: tuple[tuple[str, int], ...], archite
     from cuda.bindings import nvrtc
 
     headers = sorted(FOLDER.glob("*.cuh"))
-    program = _checked(
+    program = checked(
         nvrtc.nvrtcCreateProgram(
             (FOLDER / source).read_bytes(),
             source.encode(),
@@ -60,10 +60,10 @@ def compile_cubin(source: str, definitions: tuple[tuple[str, int], ...], archite
     options += [f"-D{name}={value}" for name, value in definitions]
     (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
     if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+        log = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
         nvrtc.nvrtcGetProgramLog(program, log)
         raise RuntimeError(f"{source} {dict(definitions)}: {log.decode().strip()}")
-    cubin = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+    cubin = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
     nvrtc.nvrtcGetCUBIN(program, cubin)
     nvrtc.nvrtcDestroyProgram(program)
     return cubin
@@ -82,7 +82,7 @@ class Kernel:
         from cuda.bindings import driver
 
         occupancy = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, self.num_threads, 0)
-        return int(_checked(occupancy))
+        return int(checked(occupancy))
 
     def launch(
         self, grid: tuple[int, int, int], arguments: ctypes.Structure, *, dependent: bool = False
@@ -104,7 +104,7 @@ class Kernel:
             attribute.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [attribute], 1
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-        _checked(driver.cuLaunchKernelEx(config, self.function, ctypes.addressof(parameters), 0))
+        checked(driver.cuLaunchKernelEx(config, self.function, ctypes.addressof(parameters), 0))
 
 
 @lru_cache(maxsize=256)
@@ -117,8 +117,8 @@ def load_kernel(
     torch.cuda.init()
     with torch.cuda.device(device):
         torch.cuda.current_stream().synchronize()  # the device's context exists and is current
-        module = _checked(driver.cuModuleLoadData(_cached_cubin(source, definitions, _architecture(device))))
-        return Kernel(_checked(driver.cuModuleGetFunction(module, name.encode())), num_threads)
+        module = checked(driver.cuModuleLoadData(_cached_cubin(source, definitions, _architecture(device))))
+        return Kernel(checked(driver.cuModuleGetFunction(module, name.encode())), num_threads)
 
 
 def _architecture(device: int) -> int:
@@ -133,10 +133,13 @@ def _cached_cubin(source: str, definitions: tuple[tuple[str, int], ...], archite
     digest = hashlib.sha256(repr((source, definitions, architecture, nvrtc.nvrtcVersion())).encode())
     for part in (FOLDER / source, *sorted(FOLDER.glob("*.cuh"))):
         digest.update(part.read_bytes())
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "questprof"
-    kept = folder / f"{digest.hexdigest()[:32]}.cubin"
-    if kept.is_file():
-        return kept.read_bytes()
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "questprof"
+        kept = folder / f"{digest.hexdigest()[:32]}.cubin"
+        if kept.is_file():
+            return kept.read_bytes()
+    except (OSError, RuntimeError):  # a home of somebody else, or none at all
+        return compile_cubin(source, definitions, architecture)
     cubin = compile_cubin(source, definitions, architecture)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -148,8 +151,8 @@ def _cached_cubin(source: str, definitions: tuple[tuple[str, int], ...], archite
     return cubin
 
 
-def _checked(answer: tuple[Any, ...]) -> Any:
-    """The value of a driver or NVRTC call; RuntimeError names the error it returned."""
+def checked(answer: tuple[Any, ...]) -> Any:
+    """The value of a driver or NVRTC call, or the tuple of its values; RuntimeError names its error."""
     result, *values = answer
     if int(result):
         raise RuntimeError(f"{type(result).__name__}: {result.name}")

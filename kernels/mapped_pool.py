@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from questprof_kernels.cuda_module import checked
 from questprof_kernels.paged_cache import PagePool
 from questprof_kernels.plan import ceil_div
 
 
 def granule_bytes(device: torch.device | str | int) -> int:
     """Bytes of the least piece of memory that a CUDA device maps; ValueError for another device."""
-    return int(_checked(_driver().cuMemGetAllocationGranularity(*_placement(_index(device)))))
+    return int(checked(_driver().cuMemGetAllocationGranularity(*_placement(_index(device)))))
 
 
 def _index(device: torch.device | str | int) -> int:
@@ -46,16 +47,16 @@ class VirtualBuffer:
         self.granule_bytes = granule_bytes(device)
         self.num_granules = max(1, ceil_div(num_bytes, self.granule_bytes))
         self.num_bytes = self.num_granules * self.granule_bytes
-        self.address = int(_checked(driver.cuMemAddressReserve(self.num_bytes, self.granule_bytes, 0, 0)))
+        self.address = int(checked(driver.cuMemAddressReserve(self.num_bytes, self.granule_bytes, 0, 0)))
         for granule in range(self.num_granules):
-            handle = _checked(driver.cuMemCreate(self.granule_bytes, place, 0))
-            _checked(driver.cuMemMap(self._start(granule), self.granule_bytes, 0, handle, 0))
-            _checked(driver.cuMemRelease(handle))  # the mapping keeps it until it is unmapped
+            handle = checked(driver.cuMemCreate(self.granule_bytes, place, 0))
+            checked(driver.cuMemMap(self._start(granule), self.granule_bytes, 0, handle, 0))
+            checked(driver.cuMemRelease(handle))  # the mapping keeps it until it is unmapped
         access = driver.CUmemAccessDesc()
         access.location.type = place.location.type
         access.location.id = device
         access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        _checked(driver.cuMemSetAccess(self.address, self.num_bytes, [access], 1))
+        checked(driver.cuMemSetAccess(self.address, self.num_bytes, [access], 1))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -73,7 +74,7 @@ class VirtualBuffer:
         if not 0 <= first <= first + count <= self.num_granules:
             raise ValueError(f"granules {first} to {first + count} of {self.num_granules}")
         for granule in range(first, first + count):
-            _checked(_driver().cuMemUnmap(self._start(granule), self.granule_bytes))
+            checked(_driver().cuMemUnmap(self._start(granule), self.granule_bytes))
 
     def _start(self, granule: int) -> int:
         return self.address + granule * self.granule_bytes
@@ -114,11 +115,3 @@ def _driver() -> Any:
     from cuda.bindings import driver
 
     return driver
-
-
-def _checked(answer: tuple[Any, ...]) -> Any:
-    """The value of a driver call, if it has one; RuntimeError names the error it returned."""
-    result, *values = answer
-    if int(result):
-        raise RuntimeError(f"CUDA driver: {result.name}")
-    return values[0] if values else None

@@ -15,6 +15,7 @@ The last two serve the transposed summary; with the paired one, which has no blo
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -141,10 +142,17 @@ class PagedCache:
     """A batch of requests over one `PagePool`: one layer's cache as the stages see it.
 
     `capacity_pages` bounds the logical pages of all requests together (the block table's size).
+    `planned_pages` are pages that a request may grow to while one captured launch serves it: grids and tiles
+    are planned for so many at least, and what is read comes from the device's tensors.
     """
 
-    def __init__(self, pool: PagePool, batch_size: int, capacity_pages: int) -> None:
+    def __init__(
+        self, pool: PagePool, batch_size: int, capacity_pages: int, *, planned_pages: int = 0
+    ) -> None:
         self.pool = pool
+        self.planned_pages = planned_pages
+        self._layers: list[PagedCache] = []
+        self._is_layer = False
         self._requests = [_Request() for _ in range(batch_size)]
         self._pages = _Mirror(capacity_pages, batch_size, pool.device)
         # Every block is full but the last one of each request.
@@ -171,13 +179,29 @@ class PagedCache:
 
     @property
     def max_pages(self) -> int:
-        """Pages of the longest request."""
-        return max(self.num_pages, default=0)
+        """Pages of the longest request, `planned_pages` at least."""
+        return max(self.planned_pages, *self.num_pages, 0)
 
     @property
     def total_pages(self) -> int:
         """Logical pages of all requests: the host's copy of kv_indptr[-1]."""
         return sum(self.num_pages)
+
+    def add_layer(self, pool: PagePool) -> PagedCache:
+        """The cache of another layer of the same requests: its K, V and summary in `pool`, all else shared.
+
+        Only this cache grows and shrinks, and the other with it; what it is given to hold must be written to
+        both. `pool` is sized and laid out as this one's. Such requests share no pages among themselves.
+        Raises ValueError for a pool of another size, and where this cache is such a layer itself.
+        """
+        if self._is_layer:
+            raise ValueError("add the layer to the cache that grows")
+        if pool.num_pages != self.pool.num_pages or pool.summary.data.shape != self.pool.summary.data.shape:
+            raise ValueError("the pools of a request's layers must be alike")
+        layer = copy.copy(self)
+        layer.pool, layer._layers, layer._is_layer = pool, [], True
+        self._layers.append(layer)
+        return layer
 
     def physical_pages(self, request: int) -> tuple[int, ...]:
         """Physical pages of `request` in logical order."""
@@ -208,6 +232,7 @@ class PagedCache:
         rows new_indptr[r]:new_indptr[r+1] of the keys and values given to `append`.
         Raises ValueError, with nothing changed, when pool, summary or block table is too small.
         """
+        self._check_grows()
         if len(new_tokens) != self.batch_size or min(new_tokens, default=0) < 0:
             raise ValueError(f"new_tokens {tuple(new_tokens)} does not fit {self.batch_size} requests")
         self._check_room(new_tokens)
@@ -223,7 +248,8 @@ class PagedCache:
                     request.blocks, summary.num_blocks(wanted), summary.block_of(written)
                 )
                 if wanted > opened:
-                    summary.empty(request.pages, request.blocks, opened)
+                    for pool in self._pools():
+                        pool.summary.empty(request.pages, request.blocks, opened)
                 request.seq_len += count
                 if first_page < len(request.pages):
                     changed_pages.append((number, first_page))
@@ -235,6 +261,9 @@ class PagedCache:
 
     def fork(self, source: int, target: int) -> None:
         """Let the empty request `target` share all of `source` (copied on the first write)."""
+        self._check_grows()
+        if self._layers:
+            raise ValueError("a cache of several layers copies no pages")
         if self._requests[target].seq_len:
             raise ValueError(f"request {target} is not empty")
         request = self._requests[source]
@@ -251,6 +280,7 @@ class PagedCache:
         A shared tail page or its shared summary block is copied first. Raises ValueError, with nothing
         changed, when the request has fewer tokens or the copy finds no room.
         """
+        self._check_grows()
         entry, summary = self._requests[request], self.pool.summary
         if not 0 <= num_tokens <= entry.seq_len:
             raise ValueError(f"cannot drop {num_tokens} of {entry.seq_len} tokens")
@@ -269,15 +299,25 @@ class PagedCache:
             pieces.trim(owned, count)
             first.append(pieces.hold(owned, count, count - 1) if cut and count else count)
         if cut:
-            self.rescan(request, kept - 1)
+            for cache in (self, *self._layers):
+                cache.rescan(request, kept - 1)
         self._mirror((request, first[0]), (request, first[1]))
 
     def free(self, request: int) -> None:
         """Give back everything `request` holds; it is empty afterwards."""
+        self._check_grows()
         self.pool.pages.release(self._requests[request].pages)
         self.pool.summary.blocks.release(self._requests[request].blocks)
         self._requests[request] = _Request()
         self._mirror((request, 0), (request, 0))
+
+    def _pools(self) -> tuple[PagePool, ...]:
+        """The pools of all layers."""
+        return (self.pool, *(layer.pool for layer in self._layers))
+
+    def _check_grows(self) -> None:
+        if self._is_layer:
+            raise ValueError("this cache is a layer of another, which grows for both")
 
     def _growth(self, request: _Request, count: int) -> tuple[int, int]:
         """(first logical page that `count` new tokens write, pages afterwards)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numba
 import numpy as np
+import questprof_kernels.compiled_cache  # noqa: F401 -- before anything is compiled
 from llvmlite import ir
 from numba import prange, types
 from numba.core import cgutils

@@ -22,7 +22,7 @@ MOST_ITEMS = 1 << 30
 
 @dataclass(frozen=True)
 class Walk:
-    """Tiles of `tile_words` 32-bit words, walked by `programs_per_worker` programs a multiprocessor."""
+    """Tiles of `tile_words` 32-bit words, in `programs_per_worker` programs (0: one a tile and pass)."""
 
     name: str
     tile_words: int
@@ -34,6 +34,8 @@ WALKS = (
     Walk("8 KiB tiles, 16 programs a worker", 2048, 4, 16),
     Walk("16 KiB tiles, 8 programs a worker", 4096, 8, 8),
     Walk("16 KiB tiles, 16 programs a worker", 4096, 4, 16),
+    Walk("16 KiB tiles, a program each", 4096, 8, 0),
+    Walk("8 KiB tiles, a program each", 2048, 4, 0),
 )
 """Ways worth trying at every size: the figure is that of the fastest."""
 
@@ -83,7 +85,10 @@ def empty_kernel():
 def num_programs(buffer: torch.Tensor, num_passes: int, walk: Walk) -> int:
     """Programs that `walk` runs over `num_passes` passes of `buffer`."""
     tiles = ceil_div(buffer.numel() * buffer.element_size(), 4 * walk.tile_words)
-    return max(1, min(walk.programs_per_worker * default_num_workers(buffer.device), tiles * num_passes))
+    items = max(1, tiles * num_passes)
+    if not walk.programs_per_worker:
+        return items
+    return min(walk.programs_per_worker * default_num_workers(buffer.device), items)
 
 
 def read_passes(buffer: torch.Tensor, out: torch.Tensor, num_passes: int, walk: Walk = WALKS[0]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from questprof.structs import Struct
 
 Source = Literal["ncu", "trace", "formula"]
+SECTOR_BYTES: Final = 32
+"""What caches and memory of NVIDIA's GPUs move at the least, and what bytes are counted in."""
 
 
 class ByteCount(Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import Literal
 import questprof
 from questprof.errors import Exit, QuestprofError
 from questprof.model import Environment
+from questprof.version import commit as commit
 
 PACKAGES = (
     "torch",
@@ -57,34 +58,10 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-def commit() -> str:
-    """What QUESTPROF_COMMIT says; unset, the commit of the checkout questprof runs from, or ''.
-
-    The variable is for copies of a checkout, whose own history may be old or missing. `-dirty` is added
-    where git sees that the code is changed.
-    """
-    if told := os.environ.get("QUESTPROF_COMMIT"):
-        return told
-    root = Path(__file__).resolve().parent.parent
-    if not (root / ".git").exists():
-        return ""
-    try:
-        head = _git(root, "rev-parse", "--short=12", "HEAD")
-        dirty = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "questprof", "kernels")
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return f"{head}-dirty" if dirty else head
-
-
-def _git(root: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(root), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-
 def cpu_name() -> str:
     """The processor's name as the system tells it."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     except OSError:

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit statuses of every command."""
+    """Exit statuses of every command; 130 and 141 as a shell tells of SIGINT and SIGPIPE."""
 
     OK = 0
     CHECK_FAILED = 1
@@ -14,6 +14,7 @@ class Exit(IntEnum):
     MACHINE = 3
     INCONCLUSIVE = 4
     INTERRUPTED = 130
+    READER_GONE = 141
 
 
 class QuestprofError(Exception):

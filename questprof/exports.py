@@ -16,15 +16,16 @@ from typing import Any, Final
 
 from questprof.counts import ByteCount, StageCount
 from questprof.errors import Exit, QuestprofError
+from questprof.files import cannot_write, output_exists, write_whole
 from questprof.model import Point, Profile, Record
 from questprof.rows import Row, Stat, summarise
 from questprof.scan import scan_rows, verdict
-from questprof.store import cannot_write, output_exists
 from questprof.units import format_count, parse_count
 
 MEASURED: Final = "measured: clock"
 LAID: Final = "laid end to end from median durations: positions are not measured"
-_STATS: Final = ("median", "p10", "p90", "p95", "p99")
+_STATS: Final = ("median", "p10", "p90", "p50", "p95", "p99")
+"""p50, p95 and p99 are of single steps; p50 is that of steps timed one by one, which means in a row lack."""
 _TIMING: Final = (
     "launches_per_sample",
     "num_buffers",
@@ -33,6 +34,7 @@ _TIMING: Final = (
     "loop_id",
     "stop_reason",
 )
+_STEPS: Final = ("num_buffers", "touched_bytes", "cache_state", "resolution_us", "empty_us")
 _SOURCES: Final = ("formula", "trace", "ncu")
 
 
@@ -120,6 +122,7 @@ _POINT_COLUMNS: Final = (
 )
 _STAGE_COLUMNS: Final = (
     *("stage", *(f"{name}_us" for name in _STATS), "no_tail", "num_samples", *_TIMING, "floor_bytes"),
+    *("single_num_samples", *(f"single_{name}" for name in _STEPS)),
     *(f"{source}_{way}_bytes" for source in _SOURCES for way in ("read", "write")),
     *("energy_joules", "energy_seconds", "energy_launches"),
 )
@@ -128,12 +131,17 @@ _STAGE_COLUMNS: Final = (
 def _of_stage(record: Record, stage: str) -> dict[str, Any]:
     values: dict[str, Any] = {"stage": stage, "floor_bytes": record.floor_bytes.get(stage)}
     timing, energy = record.timing.get(stage), record.energy.get(stage)
-    stat = None if verdict(record)[0] == "wrong" else summarise(record.times_us.get(stage, ()), timing)
+    single = record.single_steps.get(stage)
+    wrong = verdict(record)[0] == "wrong"
+    stat = None if wrong else summarise(record.times_us.get(stage, ()), timing, single)
     if stat:
         values |= {f"{name}_us": getattr(stat, name) for name in _STATS}
         values |= {"no_tail": stat.no_tail, "num_samples": stat.num_samples}
     if timing:
         values |= {name: getattr(timing, name) for name in _TIMING}
+    if single:
+        values |= {f"single_{name}": getattr(single, name) for name in _STEPS}
+        values["single_num_samples"] = len(single.samples_us)
     counts: list[tuple[str, ByteCount | StageCount]] = [*record.bytes.get(stage, {}).items()]
     counts += [(c.source, c) for c in record.counts if c.stage == stage and c.mode == "isolated"]
     for source, count in counts:
@@ -177,9 +185,8 @@ def _names(wanted: str, point: Point) -> bool:
 
 def _describe(point: Point) -> str:
     sizes = f"{format_count(point.seq_len)}:{format_count(point.token_budget)}"
-    return (
-        f"{sizes} {point.shape.name} batch {point.batch_size} page {point.page_size} {point.summary_layout}"
-    )
+    words = (point.policy, point.backend, point.summary_layout, point.page_order, point.data)
+    return f"{sizes} {point.shape.name} batch {point.batch_size} page {point.page_size} {' '.join(words)}"
 
 
 def to_trace(row: Row) -> str:
@@ -252,6 +259,6 @@ def write_text(path: Path, text: str, *, force: bool = False) -> None:
         raise output_exists(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text.encode())
     except OSError as error:
         raise cannot_write(path, error) from error

@@ -14,7 +14,9 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from questprof.counts import ByteCount, Calibration, Entry, Source, StageCount, UnmappedProof
+from questprof.decode.records import DecodeResult, DecodeSetup
 from questprof.errors import QuestprofError
+from questprof.recall.rows import RecallRows
 from questprof.roofs import Roofs
 from questprof.structs import Struct, short_hash
 from questprof.units import DTYPE_BYTES
@@ -80,6 +82,8 @@ class Point(Struct, frozen=True):
     pool_bytes: int = 0
     """Size of the pool that scattered pages were asked to lie in; 0 with the other orders."""
     seed: int = 0
+    decode: DecodeSetup | None = None
+    """What is asked of a whole decode step; kind `amdahl` only."""
 
     @property
     def point_id(self) -> str:
@@ -122,6 +126,24 @@ class StageTiming(Struct, frozen=True):
     loop_id: str
     """Candidates timed interleaved in one loop share this."""
     stop_reason: str
+
+
+class SingleSteps(Struct, frozen=True):
+    """Steps of a stage that were timed one by one on a GPU, for p50, p95 and p99; us.
+
+    On a CPU every sample of `Record.times_us` is a single step already.
+    """
+
+    samples_us: tuple[float, ...]
+    """Each one launch of a graph of one step, between two CUDA events, the launch included."""
+    num_buffers: int
+    touched_bytes: int
+    """Distinct bytes touched between two uses of the same bytes."""
+    cache_state: Literal["cold", "warm", "hot"]
+    resolution_us: float | None = None
+    """The least difference between two of the samples: the clock tells nothing finer."""
+    empty_us: float | None = None
+    """Median of the same around a kernel that does nothing, which every sample includes about once."""
 
 
 class Clocks(Struct, frozen=True):
@@ -183,6 +205,8 @@ class Record(Struct, frozen=True):
     times_us: dict[str, tuple[float, ...]] = {}
     """Raw samples per stage; a sample is the mean of launches_per_sample launches."""
     timing: dict[str, StageTiming] = {}
+    single_steps: dict[str, SingleSteps] = {}
+    """Of `quest` and `dense` on a GPU; p95 and p99 come from these alone, never from `times_us` there."""
     bytes: dict[str, dict[Source, ByteCount]] = {}
     ledger: tuple[Entry, ...] = ()
     """Every tensor of every stage as predicted before the run; kind `bytes` only."""
@@ -208,6 +232,10 @@ class Record(Struct, frozen=True):
     sign_share: float | None = None
     """Share of a transposed summary's rows that the signs of the real queries pick; None when paired."""
     measured_at: str = ""
+    rows: RecallRows | None = None
+    """Selection quality by layer and head; kind `recall` only."""
+    decode: DecodeResult | None = None
+    """What measuring a whole decode step gave; kind `amdahl` only."""
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -11,6 +11,8 @@ from questprof.structs import Struct
 
 Operation = Literal["read", "copy"]
 Unit = Literal["tensor cores", "CUDA cores", "CPU"]
+LaunchKind = Literal["", "graph node", "eager", "compiled call", "stage call"]
+"""How nothing was launched; empty in profiles of before it was kept."""
 
 
 class Bandwidth(Struct, frozen=True):
@@ -48,6 +50,7 @@ class Launch(Struct, frozen=True):
     launches: int
     """Launches a sample is the mean of."""
     samples_us: tuple[float, ...]
+    kind: LaunchKind = ""
 
 
 class MemoryBus(Struct, frozen=True):

@@ -11,7 +11,7 @@ from dataclasses import InitVar, dataclass
 from statistics import median
 from typing import Literal
 
-from questprof.model import Check, Point, StageTiming, Status
+from questprof.model import Check, Point, SingleSteps, StageTiming, Status
 from questprof.samples import quantile, tail
 
 STEADY_SPREAD = 3.0
@@ -22,15 +22,17 @@ STEADY_SPREAD = 3.0
 class Stat:
     """Raw samples in brief, in the samples' own unit (us for times, GB/s for ceilings).
 
-    `p95` and `p99` exist where each sample is a single step and there are enough of them for the rank to lie
-    among them (20 and 100); `no_tail` says why one of them does not. The samples are at hand for resampling
-    and no field, so that no document of rows repeats the profile.
+    `p95` and `p99` are of single steps: of those timed one by one where there are some, whose median is
+    `p50`, otherwise of the samples where each is a single step. They exist where there are enough for the
+    rank to lie among them (20 and 100); `no_tail` says why one of them does not. The samples are at hand for
+    resampling and no field, so that no document of rows repeats the profile.
     """
 
     median: float
     p10: float
     p90: float
     num_samples: int
+    p50: float | None = None
     p95: float | None = None
     p99: float | None = None
     no_tail: str = ""
@@ -216,28 +218,37 @@ class Series:
         return "all" if self.token_budget == ALL else str(self.token_budget)
 
 
-def summarise(samples: Sequence[float], timing: StageTiming | None = None) -> Stat | None:
+def summarise(
+    samples: Sequence[float], timing: StageTiming | None = None, single: SingleSteps | None = None
+) -> Stat | None:
     """Median and percentiles (linear between ranks) of `samples`; None when there are none.
 
-    One sample that is zero, negative or not finite makes it None: no clock reads that. Without `timing`
-    there is no tail.
+    One sample that is zero, negative or not finite makes it None: no clock reads that. The tail is that of
+    `single`; without it of the samples, where `timing` says that each is a single step.
     """
-    if not samples or not all(math.isfinite(s) and s > 0 for s in samples):
+    if not _clocked(samples):
         return None
-    hidden = _hides_steps(timing)
-    p95, p99 = (None if hidden else tail(samples, share) for share in (0.95, 0.99))
-    few = f"{len(samples)} samples: p95 needs 20 and p99 100" if p95 is None or p99 is None else ""
+    apart = single.samples_us if single and _clocked(single.samples_us) else ()
+    hidden = "" if apart else _hides_steps(timing)
+    steps = () if hidden else apart or samples
+    p95, p99 = (tail(steps, share) if steps else None for share in (0.95, 0.99))
+    few = f"{len(steps)} samples: p95 needs 20 and p99 100" if p95 is None or p99 is None else ""
     return Stat(
         median(samples),
         quantile(samples, 0.1),
         quantile(samples, 0.9),
         len(samples),
+        median(apart) if apart else None,
         p95,
         p99,
         hidden or few,
         raw=tuple(samples),
         loop=timing.loop_id if timing else "",
     )
+
+
+def _clocked(samples: Sequence[float]) -> bool:
+    return bool(samples) and all(math.isfinite(s) and s > 0 for s in samples)
 
 
 def _hides_steps(timing: StageTiming | None) -> str:

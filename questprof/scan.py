@@ -126,7 +126,10 @@ def verdict(record: Record) -> tuple[Status, str]:
 def _stats(record: Record, status: Status, stages: Sequence[str]) -> dict[str, Stat]:
     if status not in TIMED:
         return {}
-    found = ((s, summarise(record.times_us.get(s, ()), record.timing.get(s))) for s in stages)
+    found = (
+        (s, summarise(record.times_us.get(s, ()), record.timing.get(s), record.single_steps.get(s)))
+        for s in stages
+    )
     return {stage: stat for stage, stat in found if stat}
 
 

@@ -6,12 +6,10 @@ writing. The seal is the last field of the line and covers every byte before it.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import math
 import os
 import re
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import IO, Any
 import msgspec
 
 from questprof.errors import Exit, QuestprofError
+from questprof.files import cannot_write, check_regular, output_exists
 from questprof.model import SCHEMA_VERSION, Environment, Header, Profile, Record, validate_shape
 from questprof.structs import Struct, canonical_json
 
@@ -63,6 +62,7 @@ class ProfileWriter:
     def __init__(self, path: Path, *, force: bool = False, resume: bool = False) -> None:
         self.path = path
         self.kept: Profile | None = None
+        check_regular(path)
         if path.exists() and not (force or resume):
             raise output_exists(path)
         if resume and path.exists():
@@ -107,6 +107,9 @@ class ProfileWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        empty = not os.fstat(self._file.fileno()).st_size
+        if error is not None and empty:  # not even a header: nothing to go on with, and nothing to overwrite
+            self.path.unlink(missing_ok=True)
         self._file.close()
 
     def _cut(self, size: int) -> None:
@@ -180,13 +183,6 @@ def read_profile(path: Path, *, skip_corrupt: bool = False) -> Profile:
     return Profile(header, tuple(records), tuple(warnings), path.name)
 
 
-def output_exists(path: Path) -> QuestprofError:
-    """The error for an output that would be overwritten."""
-    return QuestprofError(
-        f"{path} exists", "nothing is overwritten unasked", "Name another file, or add --force to replace it."
-    )
-
-
 def other_environment(path: Path, theirs: Environment, ours: Environment) -> QuestprofError:
     """The error for a profile that was measured elsewhere than here."""
     return QuestprofError(
@@ -194,25 +190,6 @@ def other_environment(path: Path, theirs: Environment, ours: Environment) -> Que
         f"it was measured in another environment ({differences(theirs, ours)})",
         "Write to a new file, or start over with --force.",
     )
-
-
-def cannot_write(path: Path, error: OSError) -> QuestprofError:
-    """The error for an output that cannot be opened."""
-    return QuestprofError(
-        f"cannot write {path}", str(error.strerror or error), "Name a file in a folder you may write to."
-    )
-
-
-def check_writable(path: Path) -> None:
-    """QuestprofError unless a file can be made beside `path`; makes its folder."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise cannot_write(path, error) from error
 
 
 def not_a_profile(path: Path, why: str) -> QuestprofError:

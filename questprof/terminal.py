@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rich.console import Console
 from rich.segment import Segments
 from rich.table import Table
@@ -16,6 +18,14 @@ def plain_console(*, stderr: bool = False) -> Console:
     """A console that does not cut tables when its output goes to a file."""
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=WIDE)
+
+
+def plain_table(*names: str, left: Collection[str] = ()) -> Table:
+    """An empty table without a frame: columns to the right, those in `left` to the left, none wrapped."""
+    table = Table(pad_edge=False, padding=(0, 1, 0, 0), box=None, header_style="bold")
+    for name in names:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+    return table
 
 
 def print_table(console: Console, table: Table, heading: str = "") -> None:

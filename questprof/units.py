@@ -61,6 +61,24 @@ def format_us(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
+def format_seconds(value: float) -> str:
+    """Seconds in the largest unit that they fill, two significant digits of it: `48 s`, `3.5 min`, `24 h`."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if value >= 2 * size:
+            return f"{value / size:.0f} {unit}" if value >= 10 * size else f"{value / size:.1f} {unit}"
+    return f"{value:.0f} s"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 block`, `2 blocks`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def six_digits(value: float) -> float:
+    """`value` to six significant digits: figures on a page need no more, and pages stay small."""
+    return float(f"{value:.6g}")
+
+
 def dtype_bytes(name: str) -> int:
     """Bytes an element of dtype `name`; QuestprofError for an unknown name."""
     try:

@@ -17,7 +17,7 @@ from profiles import dense, profile, quest, two_baselines
 from questprof.counts import ByteCount, StageCount
 from questprof.errors import Exit, QuestprofError
 from questprof.exports import find_row, flat_rows, to_csv, to_dataframe, to_trace, write_text
-from questprof.model import Check, Energy
+from questprof.model import Check, Energy, SingleSteps
 from questprof.store import seal
 
 KEPT = Path(__file__).parents[1] / "profiles" / "h200" / "kernels.jsonl"
@@ -38,6 +38,21 @@ def test_one_row_per_record_and_stage_with_units_in_the_names():
     assert (score["floor_bytes"], rows["select"]["floor_bytes"]) == (262144, None)
     assert (score["cache_state"], score["launches_per_sample"], score["loop_id"]) == ("cold", 1, "loop")
     assert (score["status"], score["shape"], score["summary_dtype"]) == ("ok", "toy", "fp16")
+
+
+def test_single_steps_have_columns_of_their_own():
+    """Steps of 11 to 110 us: their median is 60.5, p95 lies at rank 94.05 from 0."""
+    steps = SingleSteps(tuple(float(i) for i in range(11, 111)), 7, 1 << 28, "cold", 0.032, 2.5)
+    rows = by_stage(quest(8192, (4.0, 2.0, 6.0), single_steps={"quest": steps}))
+    row = rows["quest"]
+    assert (row["median_us"], row["p50_us"], row["p95_us"]) == (12.0, 60.5, pytest.approx(105.05))
+    assert (row["single_num_samples"], row["single_cache_state"], row["single_num_buffers"]) == (
+        100,
+        "cold",
+        7,
+    )
+    assert (row["single_resolution_us"], row["single_empty_us"]) == (0.032, 2.5)
+    assert {rows["score"][name] for name in row if name.startswith("single_")} == {None}
 
 
 def test_every_row_has_every_column():

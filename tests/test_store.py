@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from profiles import CPU
 from questprof.errors import Exit, QuestprofError
 from questprof.model import SCHEMA_VERSION, Header, Point, Record, Shape
-from questprof.store import ProfileWriter, read_profile, seal, unseal
+from questprof.store import (
+    ProfileWriter,
+    read_profile,
+    seal,
+    unseal,
+)
 
 SHAPE = Shape(name="tiny", num_qo_heads=2, num_kv_heads=2, head_dim=64)
 HEADER = Header(SCHEMA_VERSION, CPU, "questprof sweep", "2026-01-01T00:00:00+00:00")
@@ -214,3 +219,15 @@ def test_records_that_cannot_be_are_corrupt(tmp_path: Path, changes: dict[str, o
     path.write_bytes(seal(HEADER) + seal(record))
     with pytest.raises(QuestprofError, match="line 2 is corrupt"):
         read_profile(path)
+
+
+def test_a_run_that_fails_before_its_header_leaves_no_file(tmp_path):
+    path = tmp_path / "p.jsonl"
+    with pytest.raises(KeyboardInterrupt), ProfileWriter(path):
+        raise KeyboardInterrupt
+    assert not path.exists()
+    with ProfileWriter(path) as writer:
+        writer.begin(HEADER)
+    with pytest.raises(KeyboardInterrupt), ProfileWriter(path, force=True):  # the old one is not gone yet
+        raise KeyboardInterrupt
+    assert read_profile(path).header == HEADER

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from questprof.bytecheck.judgement import Cause
-from questprof.bytecheck.tolerance import GATHER_SHARE, HARDWARE_SHARE, LAUNCH_BYTES, SECTOR_BYTES, is_users
-from questprof.counts import Entry, StageCount, TensorCount
+from questprof.bytecheck.tolerance import GATHER_SHARE, HARDWARE_SHARE, LAUNCH_BYTES, is_users
+from questprof.counts import SECTOR_BYTES, Entry, StageCount, TensorCount
 from questprof.model import Point
 from questprof.units import dtype_bytes, format_bytes
 

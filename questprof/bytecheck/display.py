@@ -12,7 +12,7 @@ from rich.table import Table
 from questprof.bytecheck.judgement import Judgement, Mode, StageFinding, percent
 from questprof.bytecheck.summary import LARGE, failures, label, summary_lines, verdict, where
 from questprof.counts import Source
-from questprof.terminal import print_table
+from questprof.terminal import plain_table, print_table
 from questprof.units import format_bytes, format_count
 
 __all__ = ["bytes_tables", "print_bytes", "summary_lines"]
@@ -62,9 +62,7 @@ def _tolerances(judgements: Sequence[Judgement], source: Source) -> list[str]:
 
 
 def _table(names: Sequence[str]) -> Table:
-    table = Table(pad_edge=False, padding=(0, 1, 0, 0), box=None, header_style="bold")
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table(*names)
     table.columns[-1].justify = "left"
     return table
 

@@ -11,6 +11,7 @@ from questprof.bytecheck.grid import Asked, plan_points
 from questprof.counts import Entry
 from questprof.model import Point
 from questprof.structs import Struct
+from questprof.terminal import plain_table
 from questprof.units import format_bytes, format_count
 
 NUM_WORKERS = 132
@@ -39,9 +40,8 @@ def _row(point: Point) -> FormulaRow:
 
 def formula_table(rows: Sequence[FormulaRow]) -> Table:
     """Reads of every stage and the read ratio, a row a point."""
-    table = Table(pad_edge=False, padding=(0, 1, 0, 0), box=None, header_style="bold")
-    for name in ("shape", "batch", "L", "S", "budget", "summary", *STAGES, "x read"):
-        table.add_column(name, justify="left" if name in ("shape", "summary") else "right", no_wrap=True)
+    names = ("shape", "batch", "L", "S", "budget", "summary", *STAGES, "x read")
+    table = plain_table(*names, left=("shape", "summary"))
     for row in rows:
         point, reads = row.point, ledger.stage_bytes(row.ledger)
         sizes = (len(point.lengths), *map(format_count, (point.seq_len, point.page_size, point.token_budget)))

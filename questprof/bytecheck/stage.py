@@ -17,7 +17,6 @@ from questprof.bytecheck.causes import (
 from questprof.bytecheck.judgement import Amount, Cause, StageFinding, Term, amount, percent
 from questprof.bytecheck.tolerance import (
     LAUNCH_BYTES,
-    SECTOR_BYTES,
     TRACE_TEXT,
     Allowance,
     hardware_reads,
@@ -25,7 +24,7 @@ from questprof.bytecheck.tolerance import (
     trace_reads,
     trace_writes,
 )
-from questprof.counts import Entry, StageCount, TensorCount
+from questprof.counts import SECTOR_BYTES, Entry, StageCount, TensorCount
 from questprof.model import Record
 from questprof.units import format_bytes
 

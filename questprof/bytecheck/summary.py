@@ -13,7 +13,7 @@ from questprof.bytecheck.pairs import pair_lines, pairs
 from questprof.bytecheck.sentences import COUNTER_SHARE
 from questprof.counts import Source
 from questprof.model import Point
-from questprof.units import format_bytes, format_count
+from questprof.units import count, format_bytes, format_count
 
 LABELS: Final[dict[FindingSource, str]] = {
     "ncu": "measured: hardware counters",
@@ -151,8 +151,12 @@ def _unselected(judgements: Sequence[Judgement]) -> Iterable[str]:
     }
     for what, text in said.items():
         found = [f for one in judgements for f in one.findings if f.what == what]
-        if found:
-            yield f"At {sum(f.holds is True for f in found)} of {len(found)} points {text}."
+        tried = [f for f in found if f.holds is not None]
+        if tried:
+            yield f"At {sum(f.holds is True for f in tried)} of {len(tried)} points {text}."
+        if len(tried) < len(found):
+            why = "; ".join(dict.fromkeys(f.sentence for f in found if f.holds is None))
+            yield f"At {count(len(found) - len(tried), 'point')}: {why}."
 
 
 def _reuse(judgements: Sequence[Judgement]) -> Iterable[str]:

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from questprof.counts import Entry
+from questprof.counts import SECTOR_BYTES, Entry
 from questprof.model import Point
 from questprof.units import dtype_bytes
 
-SECTOR_BYTES: Final = 32
 ACCESS_BYTES: Final = 64
 """What memory delivers at least of a row: two sectors."""
 ALIGNED_RUN: Final = SECTOR_BYTES - 1

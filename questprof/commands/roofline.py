@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from questprof.model import Profile
 
 
+ALSO_OF_READING = ("profiles", "output", "html", "force", "json")
+"""Parameters that say nothing of what is measured."""
+
+
 def roofline(
     profiles: Annotated[
         list[Path] | None,
@@ -46,9 +50,11 @@ def roofline(
     html: options.HTML = None,
     force: options.FORCE = False,
     json: options.JSON = False,
+    context: typer.Context = None,  # type: ignore[assignment]  # typer fills it in
 ) -> None:
     """Measure bandwidth by working set, FLOP rates and launches; place every stage under those roofs."""
     if profiles:
+        _refuse_measuring(context)
         _from_profiles(profiles, output, html, force, json)
         return
     from questprof.environment import resolve_device
@@ -77,7 +83,7 @@ def roofline(
     try:
         measured, outputs = measure(request, output, html, force=force, quiet=json)
     except KeyboardInterrupt:
-        print("interrupted; the profile holds what was measured until then", file=sys.stderr)
+        print("interrupted; a profile that was begun holds what was measured until then", file=sys.stderr)
         raise typer.Exit(Exit.INTERRUPTED) from None
     paths = {"profile": outputs.profile, "page": outputs.page}
     if outputs.page:
@@ -90,6 +96,26 @@ def roofline(
         raise typer.Exit(Exit.CHECK_FAILED)
     if statuses <= {"oom", "unavailable"}:
         raise typer.Exit(Exit.MACHINE)
+
+
+def _refuse_measuring(context: typer.Context | None) -> None:
+    """QuestprofError for an option that says what to measure beside profiles that are only read."""
+    if context is None:
+        return
+    typed = {p.name: p.opts[0] for p in context.command.params if p.name and _typed(context, p.name)}
+    given = [option for name, option in typed.items() if name not in ALSO_OF_READING]
+    if given:
+        raise QuestprofError(
+            f"{', '.join(given)} with profiles to read",
+            "nothing is measured: every stage of the profiles is shown",
+            "Leave the options out, or the profiles.",
+        )
+
+
+def _typed(context: typer.Context, name: str) -> bool:
+    """Whether the option stood in the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _from_profiles(

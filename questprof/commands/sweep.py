@@ -69,6 +69,7 @@ def sweep(
     precision: options.PRECISION = None,
     max_samples: options.MAX_SAMPLES = None,
     max_seconds: options.MAX_SECONDS = None,
+    single_steps: options.SINGLE_STEPS = None,
     energy: options.ENERGY = False,
     time: options.TIME = None,
     shard: options.SHARD = None,
@@ -103,6 +104,7 @@ def sweep(
     from questprof.sweep.pacing import parse_duration
     from questprof.sweep.run import DEFAULTS, default_backends
     from questprof.sweep.settings import Settings, energy_seconds, rule_for
+    from questprof.sweep.settings import single_steps as steps_of
     from questprof.terminal import plain_console
     from questprof.units import parse_bytes
 
@@ -142,6 +144,7 @@ def sweep(
         device=where,
         rule=rule_for(where, samples, precision, max_samples, max_seconds),
         energy_seconds=energy_seconds(where, energy),
+        single_steps=steps_of(where, single_steps),
         time_s=None if time is None else parse_duration(time),
     )
     blocks = _sharded(plan_blocks(grid), shard)
@@ -173,8 +176,10 @@ def _sharded(blocks: Sequence[Block], text: str | None) -> Sequence[Block]:
 
 def _show_plan(blocks: Sequence[Block], settings: Settings, json: bool) -> None:
     from questprof.sweep.dry_run import plan, show
+    from questprof.sweep.run import refuse_hopeless
     from questprof.terminal import plain_console
 
+    refuse_hopeless(blocks, settings.device)
     document = plan(blocks, settings)
     if json:
         import msgspec
@@ -191,12 +196,17 @@ def _measure(blocks: Sequence[Block], outputs: Outputs, settings: Settings, cons
     try:
         return run_sweep(blocks, outputs, settings, console)
     except KeyboardInterrupt:
-        print(
-            f"interrupted; what was measured is in {outputs.profile}: repeat the command with "
-            f"-o {outputs.profile} --resume",
-            file=sys.stderr,
-        )
+        print(_interrupted(outputs), file=sys.stderr)
         raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+def _interrupted(outputs: Outputs) -> str:
+    if not outputs.profile.exists():
+        return "interrupted before anything was measured"
+    return (
+        f"interrupted; what was measured is in {outputs.profile}: repeat the command with "
+        f"-o {outputs.profile} --resume"
+    )
 
 
 def _conclude(profile: Profile, grid: Grid, outputs: Outputs, json: bool) -> None:
@@ -218,12 +228,14 @@ def _print_closing(profile: Profile, grid: Grid) -> None:
     from questprof.crossover.sentences import verdicts
     from questprof.scan import scan_rows, series
     from questprof.sweep.display import SOURCES, advice, print_energy, print_tables, problems
+    from questprof.sweep.tails import print_tails
     from questprof.terminal import plain_console
     from questprof.timing.conditions import conditions
 
     rows = scan_rows(profile)
     print_tables(plain_console(), rows)
     print(SOURCES)
+    print_tails(plain_console(), profile, rows)
     print_energy(plain_console(), profile.records)
     for sentence in verdicts(series(rows)):
         print(sentence)
@@ -241,6 +253,7 @@ def _print_json(profile: Profile, outputs: Outputs) -> None:
     from questprof.sweep.display import SOURCES, problems
     from questprof.timing.conditions import conditions
     from questprof.timing.energy import stage_energies
+    from questprof.timing.steps_source import steps_source
 
     rows = scan_rows(profile)
     document = {
@@ -248,6 +261,7 @@ def _print_json(profile: Profile, outputs: Outputs) -> None:
         "page": str(outputs.page) if outputs.page else None,
         "environment": profile.header.environment,
         "sources": SOURCES,
+        "single_steps": steps_source(profile.records),
         "verdicts": verdicts(series(rows)),
         "warnings": [*problems(profile.records), *conditions(profile)],
         "clocks": {record.point_id: record.clocks for record in profile.records if record.clocks},

@@ -55,32 +55,28 @@ def _recorded(launch: Callable[[], None]) -> Any:
 
 def _nodes(graph: Any) -> list[Any]:
     from cuda.bindings import driver
+    from questprof_kernels.cuda_module import checked
 
-    _, _, count = _checked(driver.cuGraphGetNodes(graph))
-    _, nodes, _ = _checked(driver.cuGraphGetNodes(graph, count))
+    _, count = checked(driver.cuGraphGetNodes(graph))
+    nodes, _ = checked(driver.cuGraphGetNodes(graph, count))
     return list(nodes[:count])
 
 
 def _name(node: Any) -> str | None:
     """A kernel's name; NOT_COUNTED for a copy or fill; None for what moves nothing."""
     from cuda.bindings import driver
+    from questprof_kernels.cuda_module import checked
 
     types = driver.CUgraphNodeType
-    _, kind = _checked(driver.cuGraphNodeGetType(node))
+    kind = checked(driver.cuGraphNodeGetType(node))
     if kind in (types.CU_GRAPH_NODE_TYPE_MEMCPY, types.CU_GRAPH_NODE_TYPE_MEMSET):
         return NOT_COUNTED
     if kind != types.CU_GRAPH_NODE_TYPE_KERNEL:
         return None
-    _, parameters = _checked(driver.cuGraphKernelNodeGetParams(node))
+    parameters = checked(driver.cuGraphKernelNodeGetParams(node))
     for ask, handle in ((driver.cuFuncGetName, parameters.func), (driver.cuKernelGetName, parameters.kern)):
         if handle is not None and int(handle):
             result, name = ask(handle)
             if not int(result) and name:
                 return name.decode() if isinstance(name, bytes) else str(name)
     return ""
-
-
-def _checked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    if int(answer[0]):
-        raise RuntimeError(f"CUDA driver: {answer[0].name}")
-    return answer

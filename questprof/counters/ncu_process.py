@@ -33,7 +33,9 @@ def find(asked: str | None = None) -> str:
 def version(ncu: str) -> str:
     """What the program says its version is; QuestprofError (3) when it does not run."""
     try:
-        answer = subprocess.run([ncu, "--version"], capture_output=True, text=True, timeout=60, check=True)
+        answer = subprocess.run(
+            [ncu, "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=True
+        )
     except (OSError, subprocess.SubprocessError) as error:
         fix = "Try `ncu --version`; reinstall Nsight Compute or give another with --ncu."
         raise QuestprofError(f"{ncu} does not run", str(error), fix, Exit.MACHINE) from error

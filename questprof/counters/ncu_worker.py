@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 import msgspec
 import nvtx
 
-from questprof.backends import Backend, load
+from questprof.backends import FILLER, Backend, load
 from questprof.backends.user import over, stage_set
 from questprof.checks import check, sign_share, union_ratio
 from questprof.counters.launched import kernel_names
@@ -50,7 +50,6 @@ from questprof.workload import (
 if TYPE_CHECKING:
     import torch
 
-FILLER = "questprof"
 BESIDE = ("append", "append_kv", "dense", "append_prefill")
 """Stages that are no part of a chain and know no budget."""
 TIMED_OUT = 124

@@ -18,9 +18,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from questprof.counts import TensorCount
+from questprof.counts import SECTOR_BYTES, TensorCount
 
-SECTOR_BYTES = 32
 _SHIFT = np.uint64(5)
 OTHER = "other"
 """The tensor of every address outside the known ones."""

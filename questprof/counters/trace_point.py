@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from questprof import checks
 from questprof.backends import paged, user
 from questprof.counters import Counted
-from questprof.counters.sectors import SECTOR_BYTES, SectorLog
+from questprof.counters.sectors import SectorLog
 from questprof.counters.statuses import CountStatus, status_of_error, worst
 from questprof.counters.trace import block_of
 from questprof.counters.trace_fill import fill, poison
 from questprof.counters.tracer import ARGUMENTS, Tracer
-from questprof.counts import StageCount
+from questprof.counts import SECTOR_BYTES, StageCount
 from questprof.errors import QuestprofError
 from questprof.model import Point
 from questprof.policies import Bound, Outputs, Step, bind, launcher

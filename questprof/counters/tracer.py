@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from questprof.backends import Backend
 from questprof.counters.recording import recording
-from questprof.counters.sectors import SECTOR_BYTES, SectorLog, Span
+from questprof.counters.sectors import SectorLog, Span
 from questprof.counters.torch_traffic import TorchTraffic
-from questprof.counts import StageCount
+from questprof.counts import SECTOR_BYTES, StageCount
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from questprof.backends import Backend, load
+from questprof.backends import FILLER, Backend, load
 from questprof.backends.user import over, stage_set
 from questprof.checks import rounding_floor
 from questprof.counters.unmapped import (
@@ -34,7 +34,6 @@ from questprof.workload import make_cache, make_pool, make_query
 if TYPE_CHECKING:
     import torch
 
-FILLER = "questprof"
 TOUCHED = 3
 """Exit status after a fault, when the CUDA context can no longer be closed in order."""
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from questprof.model import CACHE_MULTIPLE, Ceiling, Environment
 from questprof.roofline.vendor import Vendor
 from questprof.roofs import Bandwidth, Roofs
 from questprof.rows import Stat, summarise
+from questprof.scan import ALARM_FACTOR
 
-KNEE_FACTOR: Final = 1.25
-"""A working set reads from a cache as long as it is read this many times as fast as memory."""
-LARGE: Final = {"cuda": 16, "cpu": CACHE_MULTIPLE}
-"""Working set over the last-level cache from which on a repeated pass is a read of memory.
+CACHE_SHARE: Final = 0.5
+"""Of the last-level cache: a set up to there is read from it as fast as a smaller one.
 
-A GPU's L2 keeps part of a set that is a few times as large; a CPU's cache drops a line before its next turn.
+On the H200's curve (profiles/h200/roofline.jsonl) half of the L2 reads within 3 % of a quarter of it, three
+quarters a fifth slower.
 """
+Served = Literal["cache", "both", "memory", "unknown"]
+"""Where repeated passes over a working set are served from; both: the cache keeps part of it."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,12 @@ class Size:
     name: str
     working_set_bytes: int
     stat: Stat
-    fits_cache: bool | None
-    """Against the last-level cache that the system names; None where it names none."""
+    served: Served
+    """By the last-level cache that the system names, and by the curve; unknown where it names none."""
     x_memory: float | None
     """Over the memory roof."""
     x_vendor: float | None
-    """Over the vendor's memory bandwidth; None where it is unknown, or where the set fits the cache."""
+    """Over the vendor's memory bandwidth; None where that is unknown, or where a cache serves any of it."""
 
 
 def cache_roof(bandwidths: Iterable[Bandwidth], cache_bytes: int, memory_gb_s: float | None) -> float | None:
@@ -42,55 +44,79 @@ def cache_roof(bandwidths: Iterable[Bandwidth], cache_bytes: int, memory_gb_s: f
 
     None where the cache's size is unknown, where nothing was read within it, or not faster than memory.
     """
-    fitting = [
-        stat.median
-        for one in bandwidths
-        if one.operation == "read" and one.working_set_bytes <= cache_bytes
-        if (stat := summarise(one.samples_gb_s))
-    ]
+    fitting = (stat.median for size, stat in _medians(bandwidths, "read") if size <= cache_bytes)
     best = max(fitting, default=None)
     return best if best and best > (memory_gb_s or 0) else None
 
 
 def knee_bytes(bandwidths: Iterable[Bandwidth], cache_bytes: int) -> int | None:
-    """The working set from which on reads come from memory, measured; None where the curve shows none.
+    """The working set from which on reads come from memory rather than the cache, measured; None without one.
 
-    None too where no working set exceeds the last-level cache (`cache_bytes`, 0 where that is unknown).
-
-    Memory's plateau is the read of the largest working set. The knee is where the curve comes down to
-    KNEE_FACTOR times the plateau for the last time, on a line between its neighbours in both logarithms.
+    Half the way down, in logarithms, from the rate of the last-level cache to that of memory: at their
+    geometric mean, where the curve comes down to it for the last time, on a line between its neighbours in
+    both logarithms. The cache's rate is that of the largest set of at most CACHE_SHARE of its size (the
+    fastest of all where `cache_bytes` is 0, unknown); memory's is that of the largest set. None where that
+    set does not exceed the cache, or where the spreads (p10 to p90) of the two rates overlap.
     """
-    curve = sorted(
-        (one.working_set_bytes, stat.median)
-        for one in bandwidths
-        if one.operation == "read" and (stat := summarise(one.samples_gb_s))
-    )
+    curve = sorted(_medians(bandwidths, "read"), key=lambda pair: pair[0])
     if not curve or curve[-1][0] <= cache_bytes:
         return None
-    level = KNEE_FACTOR * curve[-1][1]
-    above = [i for i, (_, gb_s) in enumerate(curve) if gb_s >= level]
-    if not above:
+    memory = curve[-1][1]
+    cache = _cache_rate(curve, cache_bytes)
+    if cache is None or cache.p10 <= memory.p90:
         return None
-    (size, gb_s), (next_size, next_gb_s) = curve[above[-1]], curve[above[-1] + 1]
-    share = math.log(gb_s / level) / math.log(gb_s / next_gb_s)
+    level = math.sqrt(cache.median * memory.median)
+    last = max(i for i, (_, stat) in enumerate(curve) if stat.median >= level)
+    (size, stat), (next_size, next_stat) = curve[last], curve[last + 1]
+    share = math.log(stat.median / level) / math.log(stat.median / next_stat.median)
     return round(size * math.exp(share * math.log(next_size / size)))
 
 
-def large_reads(roofs: Roofs | None, environment: Environment) -> tuple[Ceiling, ...]:
-    """The curve's reads of sets so large that no cache helps: streaming reads like any other ceiling.
+def _cache_rate(curve: Sequence[tuple[int, Stat]], cache_bytes: int) -> Stat | None:
+    """Of the largest set of at most half the cache; the fastest of all where its size is unknown."""
+    if not cache_bytes:
+        return max((stat for _, stat in curve), key=lambda stat: stat.median)
+    return next((stat for size, stat in reversed(curve) if size <= CACHE_SHARE * cache_bytes), None)
 
-    From LARGE of the last-level cache on; none where its size is unknown.
+
+def _medians(bandwidths: Iterable[Bandwidth], operation: str) -> Iterable[tuple[int, Stat]]:
+    """(working set, samples in brief) of an operation; sets with invalid samples left out."""
+    for one in bandwidths:
+        if one.operation == operation and (stat := summarise(one.samples_gb_s)):
+            yield one.working_set_bytes, stat
+
+
+def served(working_set_bytes: int, gb_s: float, larger_gb_s: Iterable[float], cache_bytes: int) -> Served:
+    """Where passes over a set come from that are measured at `gb_s`, larger ones at `larger_gb_s`.
+
+    Cache: up to CACHE_SHARE of it. Memory: beyond CACHE_MULTIPLE caches, and not faster than any larger set
+    by more than ALARM_FACTOR, the precision to which a figure counts as above a roof: a cache that still
+    keeps part of the set shows as a curve that still comes down.
     """
-    least = LARGE[environment.device] * environment.last_level_cache_bytes
+    if not cache_bytes:
+        return "unknown"
+    if working_set_bytes <= CACHE_SHARE * cache_bytes:
+        return "cache"
+    flat = all(gb_s <= ALARM_FACTOR * larger for larger in larger_gb_s)
+    return "memory" if flat and working_set_bytes > CACHE_MULTIPLE * cache_bytes else "both"
+
+
+def large_reads(roofs: Roofs, environment: Environment) -> tuple[Ceiling, ...]:
+    """The curve's reads that memory alone served: streaming reads like any other ceiling."""
+    of_memory = {
+        size.working_set_bytes
+        for size in sizes(roofs.bandwidths, environment, None, None)
+        if size.operation == "read" and size.served == "memory"
+    }
     return tuple(
         Ceiling(f"repeated passes, {one.name}", one.working_set_bytes, one.samples_gb_s)
-        for one in (roofs.bandwidths if roofs else ())
-        if one.operation == "read" and one.working_set_bytes >= least > 0
+        for one in roofs.bandwidths
+        if one.operation == "read" and one.working_set_bytes in of_memory
     )
 
 
 def sizes(
-    bandwidths: Iterable[Bandwidth], env: Environment, memory: float | None, known: Vendor | None
+    bandwidths: Sequence[Bandwidth], env: Environment, memory: float | None, known: Vendor | None
 ) -> tuple[Size, ...]:
     """Every working set with valid samples, reads first, ascending."""
     found = []
@@ -98,9 +124,10 @@ def sizes(
         stat = summarise(one.samples_gb_s)
         if not stat:
             continue
-        cache = env.last_level_cache_bytes
-        fits = one.working_set_bytes <= cache if cache else None
-        of_vendor = stat.median / known.gb_s if known and fits is False else None
+        num_bytes = one.working_set_bytes
+        larger = (s.median for size, s in _medians(bandwidths, one.operation) if size > num_bytes)
+        by = served(num_bytes, stat.median, larger, env.last_level_cache_bytes)
+        of_vendor = stat.median / known.gb_s if known and by == "memory" else None
         of_memory = stat.median / memory if memory else None
-        found.append(Size(one.operation, one.name, one.working_set_bytes, stat, fits, of_memory, of_vendor))
+        found.append(Size(one.operation, one.name, num_bytes, stat, by, of_memory, of_vendor))
     return tuple(sorted(found, key=lambda size: (size.operation != "read", size.working_set_bytes)))

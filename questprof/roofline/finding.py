@@ -8,9 +8,9 @@ equation (12), which are cold; at the cache they are all bytes that the ledger c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -18,7 +18,7 @@ from questprof.model import Environment, Profile
 from questprof.roofline.curve import Size, cache_roof, knee_bytes, sizes
 from questprof.roofline.placing import Limits, Line, place_lines
 from questprof.roofline.vendor import Vendor, vendor
-from questprof.roofs import FlopRate, Roofs
+from questprof.roofs import FlopRate, LaunchKind, Roofs
 from questprof.rows import Stat, summarise
 from questprof.scan import ALARM_FACTOR, best_ceiling
 from questprof.units import format_bytes
@@ -42,6 +42,7 @@ class Overhead:
     """One measured launch of nothing, in us."""
 
     name: str
+    kind: LaunchKind
     stat: Stat
 
 
@@ -73,8 +74,10 @@ def roofline(profile: Profile) -> Roofline:
     calibration = (c for record in profile.records for c in record.calibration)
     memory = best_ceiling([*header.ceilings, *calibration])
     cache = cache_roof(roofs.bandwidths, env.last_level_cache_bytes, memory)
-    overheads = tuple(Overhead(x.name, stat) for x in roofs.launches if (stat := summarise(x.samples_us)))
-    limits = Limits(memory, cache, roofs.flop_rates, overheads[0].stat.median if overheads else None)
+    overheads = tuple(
+        Overhead(x.name, x.kind, stat) for x in roofs.launches if (stat := summarise(x.samples_us))
+    )
+    limits = Limits(memory, cache, roofs.flop_rates, launch_us(overheads, env.device))
     lines = tuple(place_lines(profile, limits, env.device))
     return Roofline(
         memory_gb_s=memory,
@@ -91,6 +94,19 @@ def roofline(profile: Profile) -> Roofline:
         alarms=tuple(dict.fromkeys(line.alarm for line in lines if line.alarm)),
         notes=tuple(_notes(roofs, env, memory, cache, known)),
     )
+
+
+TIMED_AS: Final[dict[str, LaunchKind]] = {"cuda": "graph node", "cpu": "compiled call"}
+"""What no timed stage of a device can do without: it is its launch roof."""
+
+
+def launch_us(overheads: Sequence[Overhead], device: str) -> float | None:
+    """The least time of a launch of the kind that the stages of `device` are timed as; None without any.
+
+    Where no launch has a kind (profiles of before it was kept): the least of all.
+    """
+    kind: LaunchKind = TIMED_AS[device] if any(one.kind for one in overheads) else ""
+    return min((one.stat.median for one in overheads if one.kind == kind), default=None)
 
 
 def _rates(rates: Iterable[FlopRate], known: Vendor | None) -> tuple[Rate, ...]:
@@ -132,15 +148,17 @@ def cache_sentence(found: Roofline, device: str) -> str:
     """The last-level cache as the system names it, beside the measured knee."""
     name = "L2" if device == "cuda" else "last-level cache"
     told = format_bytes(found.cache_bytes) if found.cache_bytes else "unknown"
-    knee = format_bytes(found.knee_bytes) if found.knee_bytes else "none in this curve"
-    return f"{name}: {told} by its properties; reads leave it at {knee} (measured)"
+    if found.knee_bytes:
+        knee = f"reads are halfway down to memory's rate at {format_bytes(found.knee_bytes)} (measured)"
+    else:
+        knee = "no knee in the curve"
+    return f"{name}: {told} by its properties; {knee}"
 
 
 def as_document(found: Roofline) -> dict[str, Any]:
-    """`found` for JSON, each line with the roof that bounds it."""
+    """`found` for JSON, each line with its nearest roof and what it reaches of it."""
+    derived = ("bound", "nearest_roof", "roof_share", "memory_share")
     lines = [
-        msgspec.to_builtins(line)
-        | {"bound": line.bound, "roof_share": line.roof_share, "memory_share": line.memory_share}
-        for line in found.lines
+        msgspec.to_builtins(line) | {name: getattr(line, name) for name in derived} for line in found.lines
     ]
     return dict(msgspec.to_builtins(found)) | {"lines": lines}

@@ -17,6 +17,9 @@ from questprof.units import format_count
 
 STAGES: Final = ("dense", "score", "select", "attend", "quest", "append", "append_kv")
 """In the order of a table."""
+BOUND_SHARE: Final = 0.5
+"""Of the measured time: what a roof alone must need to be called its bound. Below that something else takes
+most of it, and a stage that did nothing else would be more than twice as fast."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +53,30 @@ class Line:
     alarm: str = ""
 
     @property
-    def bound(self) -> str | None:
+    def nearest_roof(self) -> str | None:
         """The roof that takes longest; None without any, and where the time cannot be."""
         return None if self.alarm else max(self.roof_us, key=lambda roof: self.roof_us[roof], default=None)
 
     @property
     def roof_share(self) -> float | None:
-        """Of the measured time, what the bounding roof needs at least."""
-        return self.roof_us[self.bound] / self.us.median if self.bound else None
+        """Of the nearest roof, what the stage reaches: the time that roof needs over the measured one."""
+        return self.roof_us[self.nearest_roof] / self.us.median if self.nearest_roof else None
+
+    @property
+    def bound(self) -> str | None:
+        """The nearest roof where it alone needs BOUND_SHARE of the time; None where nothing does."""
+        return self.nearest_roof if (self.roof_share or 0.0) >= BOUND_SHARE else None
 
     @property
     def memory_share(self) -> float | None:
-        """Of the memory roof, what the stage's cold bytes reach; None where it has none."""
-        return self.roof_us["memory"] / self.us.median if "memory" in self.roof_us else None
+        """Of the memory roof, what the stage's cold bytes reach; None where it has none or cannot be."""
+        return None if self.alarm or "memory" not in self.roof_us else self.roof_us["memory"] / self.us.median
+
+    def roof_text(self, names: Mapping[str, str]) -> str:
+        """`bound by DRAM (82%)`, or `under DRAM (27%)` where that does not explain most of the time."""
+        if self.nearest_roof is None or self.roof_share is None:
+            return ""
+        return f"{'bound by' if self.bound else 'under'} {names[self.nearest_roof]} ({self.roof_share:.0%})"
 
     def at(self, level: str, source: str = "ledger") -> Placed | None:
         """Its place at a memory level, by bytes of the ledger or of counters (`ncu`)."""
@@ -79,13 +93,17 @@ class Limits:
     launch_us: float | None
 
     def gflop_s(self, dtype: str) -> float | None:
-        """The highest rate measured for `dtype` or for fp32, in which the stages accumulate."""
+        """The highest rate measured for `dtype` or for fp32, in which the stages accumulate.
+
+        None where none was measured for `dtype` itself: its roof may be higher than that of fp32.
+        """
         medians = [
-            1e3 * stat.median
+            (rate.dtype, 1e3 * stat.median)
             for rate in self.flop_rates
             if rate.dtype in (dtype, "fp32") and (stat := summarise(rate.samples_tflop_s))
         ]
-        return max(medians, default=None)
+        known = any(measured == dtype for measured, _ in medians)
+        return max((gflop_s for _, gflop_s in medians), default=None) if known else None
 
 
 def place_lines(profile: Profile, limits: Limits, device: str) -> Iterable[Line]:

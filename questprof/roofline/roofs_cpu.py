@@ -10,7 +10,7 @@ from functools import partial
 from questprof.environment import available_bytes
 from questprof.model import Environment, Point, Shape
 from questprof.roofline.working_sets import num_passes, working_sets
-from questprof.roofs import Bandwidth, FlopRate, Launch, Operation, Roofs
+from questprof.roofs import Bandwidth, FlopRate, Launch, LaunchKind, Operation, Roofs
 
 LEAST_BYTES = 256 << 10
 MOST_CACHES = 4
@@ -127,7 +127,7 @@ def _multiply_add(threads: int) -> FlopRate:
 def _nothing(threads: int) -> Launch:
     from questprof_kernels import working_set_cpu
 
-    return _calls(COMPILED_CALL, partial(working_set_cpu.call_nothing, threads))
+    return _calls(COMPILED_CALL, "compiled call", partial(working_set_cpu.call_nothing, threads))
 
 
 def _one_page(threads: int) -> Launch:
@@ -142,11 +142,11 @@ def _one_page(threads: int) -> Launch:
     cache = make_cache(point, make_pool(point, 1, threads), backend, 0)
     bound = bind("quest", backend, cache, make_query(point, cache.pool, point.data, 0), point.num_selected)
     (score,) = (step for step in bound.steps if step.stage == "score")
-    return _calls("stage call, score over one page", score.launch)
+    return _calls("stage call, score over one page", "stage call", score.launch)
 
 
-def _calls(name: str, call: Callable[[], object]) -> Launch:
+def _calls(name: str, kind: LaunchKind, call: Callable[[], object]) -> Launch:
     """The median of CALLS single calls, ROUNDS times: a mean would tell of the one that was interrupted."""
     call()
     samples = tuple(statistics.median(_seconds(call) for _ in range(CALLS)) * 1e6 for _ in range(ROUNDS))
-    return Launch(name, CALLS, samples)
+    return Launch(name, CALLS, samples, kind)

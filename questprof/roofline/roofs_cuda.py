@@ -10,13 +10,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from questprof.ceilings import graph_samples
 from questprof.environment import available_bytes
 from questprof.model import Environment
 from questprof.roofline.working_sets import num_passes, working_sets
-from questprof.roofs import Bandwidth, FlopRate, Launch, MemoryBus, Operation, Roofs, Unit
+from questprof.roofs import Bandwidth, FlopRate, Launch, Operation, Roofs, Unit
+from questprof.timing.nvml import open_gpu
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +52,8 @@ def measure(environment: Environment, most_bytes: int) -> Roofs:
     torch.cuda.empty_cache()
     rates = tuple(_flop_rates(absent))
     torch.cuda.empty_cache()
-    bus = memory_bus()
+    gpu = open_gpu()
+    bus = gpu.memory_bus() if gpu else None
     if not bandwidths:
         absent.append(("bandwidth by working set", "no working set fits the free memory"))
     if bus is None:
@@ -168,7 +170,7 @@ def _graph_node() -> Launch:
     from questprof_kernels import working_set
 
     samples = graph_samples(working_set.launch_empty, EMPTY_LAUNCHES, EMPTY_ROUNDS)
-    return Launch("empty kernel, a node of a CUDA graph", EMPTY_LAUNCHES, tuple(samples))
+    return Launch("empty kernel, a node of a CUDA graph", EMPTY_LAUNCHES, tuple(samples), "graph node")
 
 
 def _eager() -> Launch:
@@ -184,21 +186,4 @@ def _eager() -> Launch:
             working_set.launch_empty()
         torch.cuda.synchronize()
         samples.append((time.perf_counter() - started) * 1e6 / EMPTY_LAUNCHES)
-    return Launch("empty Triton kernel, eager, from Python", EMPTY_LAUNCHES, tuple(samples))
-
-
-def memory_bus() -> MemoryBus | None:
-    """Width and highest clock of the memory bus from NVML; None where it does not say."""
-    import pynvml
-    import torch
-
-    found: Any = torch.cuda.get_device_properties(0)
-    try:
-        address = f"{found.pci_domain_id:08X}:{found.pci_bus_id:02X}:{found.pci_device_id:02X}.0"
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByPciBusId(address.encode())
-        width = int(pynvml.nvmlDeviceGetMemoryBusWidth(handle))
-        clock = int(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM))
-    except (pynvml.NVMLError, AttributeError):
-        return None
-    return MemoryBus(width, clock) if width > 0 and clock > 0 else None
+    return Launch("empty Triton kernel, eager, from Python", EMPTY_LAUNCHES, tuple(samples), "eager")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from questprof.environment import use_threads
 from questprof.grid import Grid, check_names, parse_sizes, plan_blocks, resolve_shape
-from questprof.model import Environment, Profile
+from questprof.model import Ceiling, Environment, Profile
+from questprof.roofline.curve import large_reads
 from questprof.roofs import Roofs
 from questprof.sweep.outputs import Outputs, plan_outputs
 from questprof.sweep.run import DEFAULTS, run_sweep
@@ -90,8 +91,13 @@ def measure(
     return run_sweep(blocks, outputs, settings, console, look), outputs
 
 
-def survey(most_bytes: int, environment: Environment) -> Roofs:
-    """The roofs of the device of `environment`, over working sets up to `most_bytes`."""
+def survey(most_bytes: int, environment: Environment) -> tuple[Roofs, tuple[Ceiling, ...]]:
+    """The roofs of this device, working sets up to `most_bytes`, and the reads that its memory served."""
+    roofs = _roofs(most_bytes, environment)
+    return roofs, large_reads(roofs, environment)
+
+
+def _roofs(most_bytes: int, environment: Environment) -> Roofs:
     if environment.device == "cuda":
         from questprof.roofline import roofs_cuda
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from questprof import ledger
-from questprof.backends import Backend
+from questprof.backends import FILLER, Backend
 from questprof.checks import Memo
 from questprof.counts import ByteCount, Source
 from questprof.environment import available_bytes
@@ -27,9 +27,6 @@ from questprof.workload import (
 
 if TYPE_CHECKING:
     from questprof_kernels.paged_cache import PagedCache
-
-FILLER = "questprof"
-"""The backend whose append fills the caches."""
 
 
 @dataclass(frozen=True)

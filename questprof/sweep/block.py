@@ -14,21 +14,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 from questprof import ledger
-from questprof.backends import Backend, load, user
+from questprof.backends import FILLER, Backend, load, user
 from questprof.checks import check, sign_share, union_ratio
 from questprof.environment import available_bytes
 from questprof.errors import QuestprofError
 from questprof.grid import Block
 from questprof.model import Point, Record, Status
 from questprof.policies import Bound, Step
-from questprof.sweep.binding import FILLER, Machine, Running, bind_all, poison
+from questprof.sweep.binding import Machine, Running, bind_all, poison
 from questprof.sweep.extras import extra_candidates
 from questprof.timing.candidates import Candidate, Loop, Timed, merged
 from questprof.timing.stopping import drifting
 from questprof.units import format_bytes
 from questprof.workload import USABLE_SHARE, cache_bytes
 
-__all__ = ["FILLER", "Machine", "load_all", "memory_shortage", "refusals", "run_block"]
+__all__ = ["Machine", "load_all", "memory_shortage", "refusals", "run_block"]
 
 
 def load_all(points: Iterable[Point], device: str) -> dict[str, Backend]:
@@ -244,6 +244,7 @@ def _finish(run: Running, machine: Machine, timed: Timed | None, loop: Loop) -> 
         times_us=kept.times_us,
         timing=kept.timing,
         energy=kept.energy,
+        single_steps=kept.single_steps,
         clocks=loop.clocks,
         calibration=loop.calibration,
         pool_bytes=run.pool_bytes,

@@ -14,7 +14,7 @@ from questprof.grid import NORMAL_DATA, Grid
 from questprof.model import Profile, Record
 from questprof.rows import Baseline, Row
 from questprof.scan import scan_rows
-from questprof.terminal import print_table
+from questprof.terminal import plain_table, print_table
 from questprof.timing.energy import SOURCE, stage_energies
 from questprof.units import format_bytes, format_count, format_us
 
@@ -84,19 +84,22 @@ class SweepDisplay:
 
 def scan_tables(rows: Sequence[Row]) -> list[tuple[str, Table]]:
     """One table per setting other than length and budget, with a heading that names what varies."""
+    return [(heading, scan_table(group)) for heading, group in by_setting(rows).items()]
+
+
+def by_setting(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows that differ in length and budget alone, by a heading that names what else varies."""
     varying = [name for name in TITLES if _varies(rows, name)]
     groups: dict[str, list[Row]] = {}
     for row in rows:
         heading = ", ".join(f"{name} {TITLES[name](row)}" for name in varying)
         groups.setdefault(heading, []).append(row)
-    return [(heading, scan_table(group)) for heading, group in groups.items()]
+    return groups
 
 
 def scan_table(rows: Sequence[Row]) -> Table:
     """Rows that differ in length and budget alone."""
-    table = Table(pad_edge=False, padding=(0, 1, 0, 0), box=None, header_style="bold")
-    for name in COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table(*COLUMNS)
     for row in rows:
         table.add_row(*_cells(row))
     return table
@@ -136,9 +139,7 @@ def _variants(rows: Iterable[Row]) -> str:
 
 def _baseline_table(rows: Mapping[int, Row]) -> Table:
     names = dict.fromkeys(b.name for row in rows.values() for b in row.baselines)
-    table = Table(pad_edge=False, padding=(0, 1, 0, 0), box=None, header_style="bold")
-    for name in ("L", *names):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table("L", *names)
     for length, row in sorted(rows.items()):
         found = {baseline.name: baseline for baseline in row.baselines}
         table.add_row(format_count(length), *(_baseline(found.get(name), row) for name in names))
@@ -164,9 +165,7 @@ def energy_table(records: Sequence[Record]) -> Table | None:
     energies = stage_energies(records)
     if not energies:
         return None
-    table = Table(pad_edge=False, padding=(0, 1, 0, 0), box=None, header_style="bold")
-    for name in ("L", "budget", "backend", "stage", "mJ a launch", "mJ a token", "W"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table("L", "budget", "backend", "stage", "mJ a launch", "mJ a token", "W")
     for energy in energies:
         table.add_row(
             format_count(energy.seq_len),

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from questprof.environment import available_bytes, capture
 from questprof.grid import Block
@@ -15,7 +14,8 @@ from questprof.model import Environment
 from questprof.sweep.estimate import ASSUMED, cost
 from questprof.sweep.pacing import planned, priority
 from questprof.sweep.settings import Settings
-from questprof.units import format_bytes
+from questprof.terminal import plain_table, print_table
+from questprof.units import count, format_bytes, format_seconds
 from questprof.workload import USABLE_SHARE
 
 
@@ -23,7 +23,7 @@ def describe(
     blocks: Sequence[Block], settings: Settings, environment: Environment, usable: int
 ) -> dict[str, Any]:
     """The grid as one document: blocks, memory in bytes, seconds, and what was assumed."""
-    costs = [cost(block, environment, settings.rule, settings.energy_seconds) for block in blocks]
+    costs = [cost(block, environment, settings) for block in blocks]
     rates = ASSUMED[environment.device]
     seconds = [each.seconds for each in costs]
     budget = None if settings.time_s is None else settings.time_s - rates.start_s
@@ -61,9 +61,7 @@ def plan(blocks: Sequence[Block], settings: Settings) -> dict[str, Any]:
 
 def show(document: dict[str, Any], console: Console) -> None:
     """The document as a table and two lines."""
-    table = Table(pad_edge=False, padding=(0, 1, 0, 0), box=None, header_style="bold")
-    for name in ("block", "points", "memory", "about s", ""):
-        table.add_column(name, justify="left" if name in ("block", "") else "right", no_wrap=True)
+    table = plain_table("block", "points", "memory", "about s", "", left=("block", ""))
     for block in document["blocks"]:
         notes = [
             *(["more than is usable now: a shorter rotation, or oom"] if not block["fits_memory"] else []),
@@ -76,12 +74,13 @@ def show(document: dict[str, Any], console: Console) -> None:
             f"{block['seconds']:.1f}",
             "; ".join(notes),
         )
-    console.print(table)
+    print_table(console, table)
     console.print(
-        f"{document['num_points']} points in {document['num_blocks']} blocks on {document['device']}; "
+        f"{count(document['num_points'], 'point')} in {count(document['num_blocks'], 'block')} "
+        f"on {document['device']}; "
         f"at most {format_bytes(document['memory_bytes'])} at a time, "
         f"{format_bytes(document['usable_bytes'])} are usable; "
-        f"about {document['seconds']:.0f} s. {document['samples']}.",
+        f"about {format_seconds(document['seconds'])}. {document['samples']}.",
         highlight=False,
         soft_wrap=True,
     )

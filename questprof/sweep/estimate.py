@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from questprof import ledger
+from questprof.backends import CACHES_HELD
 from questprof.grid import QUEST_BACKENDS, Block
 from questprof.model import CACHE_MULTIPLE, Environment, Point
-from questprof.timing.stopping import Rule
+from questprof.sweep.settings import Settings
 from questprof.workload import cache_bytes
-
-COPIES_HELD = {"sdpa": 2, "sdpa-cudnn": 2}
-"""Times a cache's bytes that a point of the backend holds; 1 for the others."""
 
 
 @dataclass(frozen=True)
@@ -52,21 +50,23 @@ class Cost:
     seconds: float
 
 
-def cost(block: Block, environment: Environment, rule: Rule, energy_seconds: float = 0.0) -> Cost:
-    """The cost of timing `block` under `rule`; with `energy_seconds` a stage on top."""
-    rates = ASSUMED[environment.device]
+def cost(block: Block, environment: Environment, settings: Settings) -> Cost:
+    """The cost of timing `block` as `settings` say."""
+    rates, rule = ASSUMED[environment.device], settings.rule
     caches = max(_rotation(point, environment) for point in block.points)
-    held = max(COPIES_HELD.get(point.backend, 1) for point in block.points)
+    held = max(CACHES_HELD.get(point.backend, 1) for point in block.points)
     one = cache_bytes(block.points[0])
     memory = max(one * caches + (held - 1) * one * caches, block.points[0].pool_bytes)
     rounds = rule.max_samples if rule.fixed else (rule.min_samples + rule.max_samples) / 2
     timing = min(rule.max_seconds, rounds * _round_seconds(block, environment, rates))
     stages = sum(len(_stages(point)) for point in block.points)
+    steps = settings.single_steps * _step_seconds(block, environment, rates) if settings.single_steps else 0.0
     seconds = (
         caches * held * one / rates.fill_gb_s / 1e9
         + len(block.points) * (rates.point_s + rates.token_check_s * block.points[0].seq_len)
         + timing
-        + stages * energy_seconds
+        + steps
+        + stages * settings.energy_seconds
     )
     return Cost(memory, seconds)
 
@@ -103,6 +103,13 @@ def _round_seconds(block: Block, environment: Environment, rates: Rates) -> floa
             total += max(seconds, REPLAY_MARGIN * rates.replay_s)
         total += evicted / rates.read_gb_s / 1e9
     return total
+
+
+def _step_seconds(block: Block, environment: Environment, rates: Rates) -> float:
+    """One step of every point: a quest chain or a dense pass, behind a wait of half a millisecond."""
+    counted = (ledger.counted_bytes(ledger.entries(p, environment.num_workers)) for p in block.points)
+    touched = sum(max(each.values(), default=0) for each in counted)
+    return 1e-3 + touched / rates.read_gb_s / 1e9
 
 
 def _stages(point: Point) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from questprof.errors import QuestprofError
-from questprof.store import check_writable, output_exists
+from questprof.files import check_regular, check_writable, output_exists
 from questprof.sweep.settings import Device
 
 
@@ -52,12 +52,13 @@ def plan_outputs(
         raise QuestprofError(
             f"{html} twice", "profile and page need a file each", "Give --html another name."
         )
+    check_regular(output)
     if output.exists() and not (force or resume):
         raise output_exists(output)
     if html:
+        check_writable(html)
         if html.exists() and not (force or resume):
             raise output_exists(html)
-        check_writable(html)
     return Outputs(output, html, force, resume, retry, skip_corrupt)
 
 

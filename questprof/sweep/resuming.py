@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from questprof.errors import QuestprofError
+from questprof.files import cannot_write
 from questprof.grid import Block
 from questprof.model import Profile, Record
-from questprof.store import cannot_write, lock, read_profile, seal
+from questprof.store import lock, read_profile, seal
 
 FLAGS = ("--energy", "--append", "--cold-select", "--gather")
-MEASURING = ("--samples", "--precision", "--max-samples", "--max-seconds", "--kernel", "--kernels", *FLAGS)
+_NUMBERS = ("--samples", "--precision", "--max-samples", "--max-seconds", "--single-steps")
+MEASURING = (*_NUMBERS, "--kernel", "--kernels", *FLAGS)
 """Options that change how or what of a point is measured, and not which points: they must agree."""
 RETRIED = ("wrong", "oom", "unstable", "unavailable")
 """Statuses whose points `--retry` measures again."""

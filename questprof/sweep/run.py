@@ -19,7 +19,6 @@ from questprof.environment import capture, use_threads
 from questprof.errors import Exit, QuestprofError
 from questprof.grid import Block
 from questprof.model import SCHEMA_VERSION, Ceiling, Environment, Header, Point, Profile, Record, Shape
-from questprof.roofline.curve import large_reads
 from questprof.roofs import Roofs
 from questprof.store import ProfileWriter, other_environment, read_profile
 from questprof.sweep import resuming
@@ -86,19 +85,19 @@ def run_sweep(
     outputs: Outputs,
     settings: Settings,
     console: Console,
-    survey: Callable[[Environment], Roofs] | None = None,
+    survey: Callable[[Environment], tuple[Roofs, tuple[Ceiling, ...]]] | None = None,
 ) -> Profile:
     """Measure every block and return the profile, which is on disk block by block.
 
-    `survey` measures more of the device, for the header. An interrupt ends the block being measured, whose
-    records are kept, and then raises KeyboardInterrupt.
+    `survey` measures more of the device, for the header, and gives the streaming reads among it. An interrupt
+    ends the block being measured, whose records are kept, and then raises KeyboardInterrupt.
     """
     started = time.perf_counter()
     environment = capture(settings.device)
     console.print(_opening(environment), highlight=False)
     if busy := _busy(environment):
         console.print(f"warning: {busy}", highlight=False)
-    _refuse_hopeless(blocks, settings.device)
+    refuse_hopeless(blocks, settings.device)
     if outputs.resume:
         for line in _prepare_resume(outputs, blocks, environment):
             console.print(line, highlight=False, soft_wrap=True)
@@ -108,8 +107,9 @@ def run_sweep(
         with phases("ceiling"):
             measured, machine = _machine(environment, settings, phases)
         with phases("roofs"):
-            roofs = survey(environment) if survey else None
-        header = writer.begin(_header(environment, (*measured, *large_reads(roofs, environment)), roofs))
+            roofs, reads = survey(environment) if survey else (None, ())
+        measured = (*measured, *reads)
+        header = writer.begin(_header(environment, measured, roofs))
         for line in _ceiling_lines(header.ceilings, measured, settings):
             console.print(line, highlight=False)
         progress = _Progress(header, list(writer.kept.records) if writer.kept else [])
@@ -165,7 +165,7 @@ def _in_time(
     if settings.time_s is None:
         yield from blocks
         return
-    seconds = [cost(b, environment, settings.rule, settings.energy_seconds).seconds for b in blocks]
+    seconds = [cost(block, environment, settings).seconds for block in blocks]
     pacer = Pacer(seconds, settings.time_s, started)
     for index in priority(blocks):
         block = blocks[index]
@@ -184,7 +184,7 @@ def _say_at_once(text: str) -> None:
     os.write(2, f"\n{text}\n".encode())
 
 
-def _refuse_hopeless(blocks: Sequence[Block], device: Device) -> None:
+def refuse_hopeless(blocks: Sequence[Block], device: Device) -> None:
     """QuestprofError when no point of the grid can run here.
 
     It is this machine's fault (status 3) where a backend refuses even the most ordinary point, otherwise one
@@ -243,7 +243,12 @@ def _machine(
         measured = ceilings.measure_cuda()
         gpu = open_gpu()
         executor = CudaExecutor(
-            environment, settings.rule, gpu=gpu, energy_seconds=settings.energy_seconds, phases=phases
+            environment,
+            settings.rule,
+            gpu=gpu,
+            energy_seconds=settings.energy_seconds,
+            single_steps=settings.single_steps,
+            phases=phases,
         )
         return measured, Machine(environment, executor, phases)
     use_threads(environment.num_workers)
@@ -256,7 +261,7 @@ def _opening(environment: Environment) -> str:
     cache = environment.last_level_cache_bytes
     return (
         f"{kind}{environment.device_name}, {environment.num_workers} "
-        f"{'threads' if environment.device == 'cpu' else 'SMs'}, "
+        f"{'thread' if environment.device == 'cpu' else 'SM'}{'s' * (environment.num_workers != 1)}, "
         f"last-level cache {format_bytes(cache) if cache else 'unknown: nothing will be called cold'}"
     )
 
@@ -269,7 +274,7 @@ def _busy(environment: Environment) -> str:
     if load < BUSY_SHARE * environment.num_workers:
         return ""
     return (
-        f"other work ran in the last minute (load average {load:.1f}, {environment.num_workers} threads); "
+        f"other work ran in the last minute (load average {load:.1f}, threads: {environment.num_workers}); "
         "beside it every figure is too high: repeat on an idle machine"
     )
 

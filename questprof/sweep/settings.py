@@ -12,6 +12,8 @@ Device = Literal["cpu", "cuda"]
 
 RULES: dict[Device, Rule] = {"cpu": Rule(0.02, 9, 21, 10.0), "cuda": Rule(0.005, 10, 50, 3.0)}
 """Samples of a stage where none are asked for: what keeps the default grid within its minutes."""
+SINGLE_STEPS = 100
+"""What a p99 needs at the least."""
 ENERGY_SECONDS = 1.0
 """Seconds of replays a stage: NVML moves its counter every few tens of milliseconds."""
 
@@ -23,6 +25,8 @@ class Settings:
     device: Device
     rule: Rule
     energy_seconds: float = 0.0
+    single_steps: int = 0
+    """Steps of quest and dense that are timed one by one; on a CPU every sample is one already."""
     time_s: float | None = None
 
 
@@ -67,3 +71,16 @@ def energy_seconds(device: Device, wanted: bool) -> float:
             Exit.MACHINE,
         )
     return ENERGY_SECONDS if wanted else 0.0
+
+
+def single_steps(device: Device, wanted: int | None) -> int:
+    """How many steps are timed one by one; QuestprofError where they are asked for on a CPU."""
+    if device == "cuda":
+        return SINGLE_STEPS if wanted is None else wanted
+    if wanted:
+        raise QuestprofError(
+            "--single-steps on a CPU",
+            "every sample there is a single step already",
+            "Leave it out; --samples 100 takes what p99 needs.",
+        )
+    return 0

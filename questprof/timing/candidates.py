@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from questprof.model import CACHE_MULTIPLE, Ceiling, Clocks, Energy, StageTiming
+from questprof.model import CACHE_MULTIPLE, Ceiling, Clocks, Energy, SingleSteps, StageTiming
 from questprof.policies import Bound
 
 HOT_STAGES = ("select",)
@@ -39,6 +39,7 @@ class Timed:
     timing: dict[str, StageTiming]
     last: int = 0
     energy: dict[str, Energy] = field(default_factory=dict)
+    single_steps: dict[str, SingleSteps] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,4 +90,5 @@ def merged(parts: Sequence[Timed]) -> Timed:
         {stage: samples for part in parts for stage, samples in part.times_us.items()},
         {stage: timing for part in parts for stage, timing in part.timing.items()},
         energy={stage: energy for part in parts for stage, energy in part.energy.items()},
+        single_steps={stage: steps for part in parts for stage, steps in part.single_steps.items()},
     )

@@ -10,13 +10,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from questprof.ceilings import SizedReader, replay_us, sized_readers
-from questprof.model import CACHE_MULTIPLE, Ceiling, Clocks, Energy, Environment, StageTiming
+from questprof.model import CACHE_MULTIPLE, Ceiling, Clocks, Energy, Environment, SingleSteps, StageTiming
 from questprof.policies import Step
 from questprof.timing.candidates import Candidate, Loop, Timed, cache_state, never
+from questprof.timing.cuda_steps import time_steps
 from questprof.timing.nvml import Gpu, Monitor, measure_energy
 from questprof.timing.phases import Phases
 from questprof.timing.stopping import Rule, Stopper
@@ -41,7 +42,10 @@ class StageGraph:
 
 
 class CudaExecutor:
-    """Times CUDA graphs; `gpu` is what NVML reads, `energy_seconds` how long a stage's energy is counted."""
+    """Times CUDA graphs; `gpu` is what NVML reads, `energy_seconds` how long a stage's energy is counted.
+
+    `single_steps`: how many steps of each chain and dense pass are timed one by one after the loop.
+    """
 
     warms_up = False
 
@@ -52,12 +56,14 @@ class CudaExecutor:
         *,
         gpu: Gpu | None = None,
         energy_seconds: float = 0.0,
+        single_steps: int = 0,
         phases: Phases | None = None,
     ) -> None:
         self.interrupted: Callable[[], bool] = never
         self._rule = rule
         self._gpu = gpu
         self._energy_seconds = energy_seconds
+        self._single_steps = single_steps
         self._cache_bytes = environment.last_level_cache_bytes
         self._phases = phases or Phases()
 
@@ -74,6 +80,8 @@ class CudaExecutor:
             reads = _capture_read(num_bytes, self._cache_bytes)
         in_turn = [*reads.values(), *(stage for captured in graphs for stage in captured.values())]
         stopper, clocks = self._sample(in_turn)
+        with self._phases("single steps"):
+            steps = self._steps(candidates)
         with self._phases("energy"):
             energies = [self._energies(captured) for captured in graphs]
         ceilings = tuple(
@@ -81,8 +89,8 @@ class CudaExecutor:
             for reader, read in reads.items()
         )
         timed = (
-            self._timed(candidate, captured, loop_id, stopper, energy)
-            for candidate, captured, energy in zip(candidates, graphs, energies, strict=True)
+            replace(self._timed(candidate, captured, loop_id, stopper), energy=energy, single_steps=single)
+            for candidate, captured, energy, single in zip(candidates, graphs, energies, steps, strict=True)
         )
         return Loop(tuple(timed), ceilings, clocks)
 
@@ -103,6 +111,19 @@ class CudaExecutor:
         if monitor:
             _while_busy(in_turn[-1], monitor.read)
         return stopper, monitor.result() if monitor else None
+
+    def _steps(self, candidates: Sequence[Candidate]) -> list[dict[str, SingleSteps]]:
+        """Single steps of every candidate; none where they are not asked for."""
+        if not self._single_steps or self.interrupted():
+            return [{} for _ in candidates]
+        from questprof_kernels import working_set
+
+        def record(steps: Sequence[Step]) -> torch.cuda.CUDAGraph:
+            return _record([tuple(steps)], 1)
+
+        working_set.launch_empty()  # compiles: nothing may while a graph is captured
+        empty = working_set.launch_empty
+        return time_steps(candidates, self._single_steps, self._cache_bytes, record, empty, self.interrupted)
 
     def _energies(self, graphs: dict[str, StageGraph]) -> dict[str, Energy]:
         """Energy of every main stage; those whose counter does not answer are left out."""
@@ -125,7 +146,6 @@ class CudaExecutor:
         graphs: dict[str, StageGraph],
         loop_id: str,
         stopper: Stopper,
-        energy: dict[str, Energy],
     ) -> Timed:
         timing = {}
         for stage, captured in graphs.items():
@@ -138,7 +158,7 @@ class CudaExecutor:
                 loop_id=loop_id,
                 stop_reason=stopper.reason(captured.samples),
             )
-        return Timed({stage: tuple(g.samples) for stage, g in graphs.items()}, timing, energy=energy)
+        return Timed({stage: tuple(g.samples) for stage, g in graphs.items()}, timing)
 
 
 def _while_busy(stage: StageGraph, read: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from questprof.model import Clocks, Energy
+from questprof.roofs import MemoryBus
 
 REASONS = {
     0x2: "application clocks setting",
@@ -66,6 +67,12 @@ class Gpu:
         """Millijoules since the driver was loaded."""
         answer = self._ask("nvmlDeviceGetTotalEnergyConsumption")
         return None if answer is None else int(answer)
+
+    def memory_bus(self) -> MemoryBus | None:
+        """Width and highest clock of the memory bus; None where NVML does not say."""
+        width = self._ask("nvmlDeviceGetMemoryBusWidth")
+        clock = self._ask("nvmlDeviceGetMaxClockInfo", getattr(self._nvml, "NVML_CLOCK_MEM", 2))
+        return MemoryBus(int(width), int(clock)) if width and clock else None
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         """What `function` answers for this GPU; None where NVML lacks it or refuses."""

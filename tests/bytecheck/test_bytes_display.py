@@ -166,6 +166,17 @@ def test_reuse_proof_calibration_and_the_uncounted_have_their_lines():
     assert "Not counted: unavailable: no ncu (4k, page 16, budget 1k; 4k, page 16, budget 1k)." in said
 
 
+def test_a_proof_that_was_not_prepared_is_no_attempt():
+    """Two were tried, of which one failed; a third could not be prepared."""
+    fault = replace(PROVEN, completed=False, reason="an illegal memory access")
+    unprepared = UnmappedProof(0, 0, 0, completed=False, reason="could not be prepared: no bindings")
+    said = "\n".join(summary_lines([judge(measured(proof=proof)) for proof in (PROVEN, fault, unprepared)]))
+    assert "At 1 of 2 points attend completed with unselected pages unmapped" in said
+    assert "At 1 point: no proof by unmapping: could not be prepared: no bindings." in said
+    alone = "\n".join(summary_lines([judge(measured(proof=unprepared))]))
+    assert "attend completed" not in alone
+
+
 def test_the_gathered_copy_in_a_line():
     record = traced()
     attend = next(count for count in record.counts if count.stage == "attend")

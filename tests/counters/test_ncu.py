@@ -208,6 +208,8 @@ def test_a_program_that_does_not_run_is_no_ncu(tmp_path):
     broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
     with pytest.raises(QuestprofError, match="does not run"):
         ncu_process.version(str(broken))
+    broken.write_bytes(b"#!/bin/sh\nprintf 'Copyright \xff\xfe\\nVersion 2025.3\xe9\\n'\n")  # no UTF-8
+    assert ncu_process.version(str(broken)).startswith("2025.3")
 
 
 def test_why_not_tells_what_shows_without_a_run(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,13 +11,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from profiles import CPU, GPU
-from questprof.roofline.curve import cache_roof, knee_bytes, large_reads, sizes
+from questprof.roofline.curve import cache_roof, knee_bytes, large_reads, served, sizes
 from questprof.roofline.vendor import Vendor
 from questprof.roofline.working_sets import GRANULE_BYTES, num_passes, working_sets
 from questprof.roofs import Bandwidth, Roofs
 from questprof.scan import best_ceiling
+from questprof.store import read_profile
 
 MIB = 1 << 20
+PROFILE = Path(__file__).parents[2] / "profiles" / "h200" / "roofline.jsonl"
 
 
 def read(mib: float, gb_s: float) -> Bandwidth:
@@ -27,13 +30,38 @@ STEP = (read(1, 400), read(16, 400), read(64, 100), read(256, 100))
 
 
 def test_the_knee_worked_by_hand() -> None:
-    """Memory reads at 100; the knee is at 125, between 16 MiB (400) and 64 MiB (100).
-
-    Share of the way down: ln(400 / 125) / ln(400 / 100) = ln 3.2 / ln 4; so 16 MiB x 4^share = 16 x 3.2 MiB.
-    """
-    assert knee_bytes(STEP, 16 * MIB) == pytest.approx(51.2 * MIB, rel=1e-6)
-    assert knee_bytes(reversed(STEP), 0) == knee_bytes(STEP, 255 * MIB)
+    """The cache reads at 400, memory at 100: halfway is 200, half the way from 16 MiB to 64 in logarithms."""
+    assert knee_bytes(STEP, 16 * MIB) == pytest.approx(32 * MIB, rel=1e-6)
+    assert knee_bytes(reversed(STEP), 0) == knee_bytes(STEP, 33 * MIB)
     assert knee_bytes(STEP, 256 * MIB) is None  # the curve ends within the cache
+    assert knee_bytes(STEP, MIB) is None  # no set of at most half of it
+
+
+def test_a_cache_above_the_last_level_does_not_move_the_knee() -> None:
+    """A private cache at 3200, the last level of 16 MiB at 200, memory at 50: halfway of those two is 100."""
+    curve = (read(1, 3200), read(4, 200), read(8, 200), read(16, 200), read(64, 50), read(256, 50))
+    assert knee_bytes(curve, 16 * MIB) == pytest.approx(32 * MIB, rel=1e-6)
+
+
+def test_rates_that_cannot_be_told_apart_have_no_knee() -> None:
+    """Samples within 10 %: p10 to p90 are 92 to 108 %; 110 x 0.92 is below 100 x 1.08, 120 x 0.92 is not."""
+    assert knee_bytes((read(1, 110), read(64, 100)), 16 * MIB) is None
+    assert knee_bytes((read(1, 120), read(64, 100)), 16 * MIB) is not None
+
+
+def test_the_h200_by_its_kept_curve() -> None:
+    """60 MiB of L2: 30 are read at its rate, 90 are not yet read at DRAM's, 240 are."""
+    header = read_profile(PROFILE).header
+    roofs, cache = header.roofs, header.environment.last_level_cache_bytes
+    assert roofs is not None
+    knee = knee_bytes(roofs.bandwidths, cache)
+    assert knee is not None
+    assert 0.9 <= knee / cache <= 1.5
+    found = sizes(roofs.bandwidths, header.environment, None, None)
+    by = {one.working_set_bytes // MIB: one.served for one in found if one.operation == "read"}
+    assert (by[15], by[30], by[45], by[60], by[180]) == ("cache", "cache", "both", "both", "both")
+    assert (by[240], by[480], by[1920]) == ("memory",) * 3
+    assert min(c.num_bytes for c in large_reads(roofs, header.environment)) == 240 * MIB
 
 
 def test_copies_and_invalid_samples_are_no_part_of_the_knee() -> None:
@@ -56,20 +84,34 @@ def test_the_cache_roof_is_the_best_read_within_the_cache() -> None:
     assert cache_roof(curve, 64 * MIB, None) == 500
 
 
-def test_vendor_shares_are_for_sets_beyond_the_cache() -> None:
-    found = sizes(STEP, GPU, 100.0, Vendor(200.0, {}, "print"))  # the toy GPU's cache holds 1 MiB
-    assert [(one.fits_cache, one.x_memory, one.x_vendor) for one in found] == [
-        (True, 4.0, None),
-        (False, 4.0, 2.0),
-        (False, 1.0, 0.5),
-        (False, 1.0, 0.5),
+def test_vendor_shares_are_for_what_memory_alone_serves() -> None:
+    """The toy GPU has 1 MiB of cache; 16 MiB are read faster than more, so that a part came from it."""
+    found = sizes(STEP, GPU, 100.0, Vendor(200.0, {}, "print"))
+    assert [(one.served, one.x_memory, one.x_vendor) for one in found] == [
+        ("both", 4.0, None),
+        ("both", 4.0, None),
+        ("memory", 1.0, 0.5),
+        ("memory", 1.0, 0.5),
     ]
+    unknown = sizes(STEP, replace(GPU, last_level_cache_bytes=0), 100.0, Vendor(200.0, {}, "print"))
+    assert {(one.served, one.x_vendor) for one in unknown} == {("unknown", None)}
+
+
+@pytest.mark.parametrize(("gb_s", "by"), [(100, "memory"), (102, "memory"), (103, "both")])
+def test_a_set_that_larger_ones_do_not_match_was_cached_in_part(gb_s: float, by: str) -> None:
+    assert served(4 * MIB, gb_s, (100.0, 110.0), MIB) == by
+    assert served(3 * MIB, gb_s, (), MIB) == "both"
+    assert served(MIB // 2, gb_s, (), MIB) == "cache"
+    assert served(MIB // 2 + 1, gb_s, (), MIB) == "both"
 
 
 @given(at=st.integers(1, 9), factor=st.floats(1.3, 20))
 def test_the_knee_lies_between_the_last_cached_and_the_first_uncached(at: int, factor: float) -> None:
     curve = [read(2**i, 100 * factor if i < at else 100) for i in range(10)]
     knee = knee_bytes(curve, 0)
+    if 0.92 * factor <= 1.08:  # the spreads of the two rates
+        assert knee is None
+        return
     assert knee is not None
     assert 2 ** (at - 1) * MIB <= knee <= 2**at * MIB
 
@@ -96,14 +138,14 @@ def test_an_unknown_cache_leaves_doublings() -> None:
 
 
 def test_reads_that_no_cache_helps_are_ceilings() -> None:
-    """The toy GPU's L2 holds 1 MiB: from 16 MiB on. The toy CPU's cache holds 32 MiB: from 96 on."""
+    """The toy GPU's L2 holds 1 MiB: beyond 3. The toy CPU's cache holds 32 MiB: beyond 96."""
     roofs = Roofs((*STEP, Bandwidth("copy", "copier", 64 * MIB, (9e9,))))
     found = large_reads(roofs, GPU)
-    assert [ceiling.num_bytes // MIB for ceiling in found] == [16, 64, 256]
-    assert best_ceiling(found) == 400
+    assert [ceiling.num_bytes // MIB for ceiling in found] == [64, 256]
+    assert best_ceiling(found) == 100
     assert [ceiling.num_bytes // MIB for ceiling in large_reads(roofs, CPU)] == [256]
     assert large_reads(roofs, replace(GPU, last_level_cache_bytes=0)) == ()
-    assert large_reads(None, GPU) == ()
+    assert large_reads(Roofs(), GPU) == ()
 
 
 def test_passes_move_about_the_bytes_asked_for() -> None:

@@ -9,16 +9,17 @@ from msgspec.structs import replace
 from profiles import CPU, GPU, GQA_SHAPE, READ_1000, SHAPE, dense, profile, quest
 from questprof.counts import ByteCount, StageCount
 from questprof.model import Check, Point, Record
+from questprof.roofline.display import ROOF_NAMES
 from questprof.roofline.finding import Roofline, as_document, roofline
 from questprof.roofline.flops import stage_flops
-from questprof.roofline.placing import place_text
+from questprof.roofline.placing import Limits, place_text
 from questprof.roofs import Bandwidth, FlopRate, Launch, MemoryBus, Roofs
 from questprof.store import seal, unseal
 
 L2_2000 = Bandwidth("read", "reader", 1 << 19, (2000.0,))
 FP16 = FlopRate("torch.matmul", "fp16", "tensor cores", "8192 x 8192 x 8192", 1, (100.0,))
 FP32 = FlopRate("torch.matmul", "fp32", "CUDA cores", "4096 x 4096 x 4096", 1, (10.0,))
-NODE = Launch("empty kernel, a node of a CUDA graph", 1000, (0.9, 1.0, 1.1))
+NODE = Launch("empty kernel, a node of a CUDA graph", 1000, (0.9, 1.0, 1.1), "graph node")
 ROOFS = Roofs((L2_2000, Bandwidth("read", "reader", 1 << 30, (1000.0,))), (FP16, FP32), (NODE,))
 
 
@@ -60,12 +61,41 @@ def test_dense_worked_by_hand() -> None:
 
 def test_the_roof_that_takes_longest_bounds() -> None:
     """1024 tokens: memory 0.52 us, launch 1. Select writes 400 kB: the L2 takes 0.2. A slow unit: compute."""
-    small = ledger(dense(1024, 3.0), dense=(524_288, 0))
+    small = ledger(dense(1024, 2.0), dense=(524_288, 0))
     assert line(of(small), "dense").bound == "launch"
     hot = ledger(quest(8192, (4.0, 2.0, 8.0)), select=(3_000_000, 1_000_000))
     assert line(of(hot), "select").bound == "cache"  # 4 MB over 2000 GB/s are 2 us
-    slow = Roofs(ROOFS.bandwidths, (replace(FP32, samples_tflop_s=(0.001,)),), (NODE,))
+    slow = Roofs(ROOFS.bandwidths, (replace(FP16, samples_tflop_s=(0.001,)),), (NODE,))
     assert line(of(ledger(dense(1024, 600.0), dense=(524_288, 0)), roofs=slow), "dense").bound == "compute"
+
+
+NAMES = ROOF_NAMES["cuda"]
+
+
+def test_a_stage_far_below_its_nearest_roof_is_not_bound_by_it() -> None:
+    """4.194304 us of DRAM in 8.39 us are half of the time; in 15.5 us they are 27 %."""
+    half, far = (line(of(dense(8192, us)), "dense") for us in (8.388608, 15.5344592))
+    assert (half.bound, half.roof_text(NAMES)) == ("memory", "bound by DRAM (50%)")
+    assert (far.bound, far.nearest_roof, far.roof_text(NAMES)) == (None, "memory", "under DRAM (27%)")
+
+
+def test_the_launch_roof_is_of_the_kind_that_stages_are_timed_as() -> None:
+    """Whatever the order, and though an eager launch of nothing was clocked faster once."""
+    eager = Launch("eager", 1000, (0.1,), "eager")
+    call, stage = Launch("call", 200, (2.0,), "compiled call"), Launch("stage", 200, (9.0,), "stage call")
+    assert of(roofs=Roofs(launches=(eager, NODE))).launch_us == 1.0
+    assert of(roofs=Roofs(launches=(stage, call)), env=CPU).launch_us == 2.0
+    assert of(roofs=Roofs(launches=(eager,))).launch_us is None
+    old = [replace(one, kind="") for one in (stage, call)]
+    assert of(roofs=Roofs(launches=tuple(old)), env=CPU).launch_us == 2.0
+
+
+def test_a_dtype_without_a_measured_rate_has_no_compute_roof() -> None:
+    limits = Limits(None, None, (FP16, FP32), None)
+    assert (limits.gflop_s("fp16"), limits.gflop_s("fp32")) == (100e3, 10e3)
+    assert limits.gflop_s("int8") is None
+    assert limits.gflop_s("bf16") is None
+    assert Limits(None, None, (replace(FP16, samples_tflop_s=(1.0,)), FP32), None).gflop_s("fp16") == 10e3
 
 
 def test_hot_and_warm_stages_are_not_under_the_memory_roof() -> None:
@@ -91,6 +121,8 @@ def test_above_a_roof_is_refused_with_a_text() -> None:
     found = of(dense(8192, 4.0))
     assert line(found, "dense").placed == ()
     assert line(found, "dense").bound is None
+    (refused,) = (one for one in as_document(found)["lines"] if one["stage"] == "dense")
+    assert [refused[name] for name in ("bound", "nearest_roof", "roof_share", "memory_share")] == [None] * 4
     (alarm,) = found.alarms
     assert "dense (questprof) at 8k: 1049 GB/s (ledger) is above 1.02 x the memory roof of 1000 GB/s" in alarm
     assert "not drawn" in alarm
@@ -206,7 +238,8 @@ def test_the_header_keeps_the_roofs_and_old_headers_have_none() -> None:
 def test_the_document_names_the_bound_of_every_line() -> None:
     document = as_document(of(dense(8192, 8.388608)))
     (one,) = document["lines"]
-    assert (one["bound"], one["roof_share"]) == ("memory", pytest.approx(0.5))
+    assert (one["bound"], one["nearest_roof"]) == ("memory", "memory")
+    assert (one["roof_share"], one["memory_share"]) == (pytest.approx(0.5), pytest.approx(0.5))
     assert one["point"]["shape"]["name"] == SHAPE.name
     assert msgspec.json.encode(document)
 
@@ -216,7 +249,7 @@ def test_an_unknown_cache_is_said() -> None:
     found = of(dense(8192, 40.0, env=blind), env=blind)
     assert found.cache_gb_s is None
     assert any("does not tell the size" in note for note in found.notes)
-    assert found.sizes[0].fits_cache is None
+    assert found.sizes[0].served == "unknown"
 
 
 def test_points_are_named_by_length_and_budget() -> None:

@@ -16,6 +16,8 @@ from questprof.errors import Exit
 from questprof.model import Record
 from questprof.store import read_profile, seal
 
+SMALL_SWEEP = Path(__file__).parents[1] / "small_sweep.py"
+"""The command line over a CPU whose caches are said to be small."""
 SMALL = (
     "roofline --device cpu --shape smollm2-135m --lengths 1k --budgets 256 --samples 3 "
     "--max-working-set 32m -o small.jsonl --html small.html"
@@ -24,7 +26,8 @@ SMALL = (
 
 def run(arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "questprof", *arguments.split()]
+    program = [str(SMALL_SWEEP)] if arguments == SMALL else ["-m", "questprof"]
+    command = [sys.executable, *program, *arguments.split()]
     return subprocess.run(
         command, cwd=cwd, capture_output=True, text=True, env=environment, timeout=280, check=False
     )
@@ -45,6 +48,7 @@ def test_a_run_shows_roofs_and_stages(measured: tuple[Path, subprocess.Completed
     assert done.stdout.splitlines()[-2:] == ["small.jsonl", "small.html"]
     assert 'id="p1-roofline"' in (cwd / "small.html").read_text()
     assert "measured only: no vendor figure" in done.stderr
+    assert "the profile's own" not in done.stdout + done.stderr  # its repeated passes are of this run too
 
 
 def test_the_profile_keeps_raw_samples_of_every_roof(
@@ -80,6 +84,7 @@ def test_a_profile_is_read_again_without_measuring(
     ("arguments", "said"),
     [
         ("roofline small.jsonl -o other.jsonl", "nothing is measured"),
+        ("roofline small.jsonl --lengths 4k --seed 1", "--lengths, --seed with profiles to read"),
         ("roofline absent.jsonl", "cannot read"),
         ("roofline small.jsonl small.jsonl", "no common roof"),
         ("roofline --device cpu --max-working-set 5", "no number of m or g"),

@@ -12,7 +12,7 @@ from questprof.sweep.estimate import ASSUMED, cost
 from questprof.sweep.settings import RULES, Settings
 
 BLOCKS = plan_blocks(Grid((SHAPE,), (2048, 4096, 8192), (16,), (1024,), (1,), "cuda"))
-COSTS = [cost(block, GPU, RULES["cuda"]) for block in BLOCKS]
+COSTS = [cost(block, GPU, Settings("cuda", RULES["cuda"])) for block in BLOCKS]
 
 
 def test_totals_are_those_of_the_blocks() -> None:

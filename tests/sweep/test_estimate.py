@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from profiles import CPU, GPU, SHAPE
 from questprof.grid import Block, Grid, plan_blocks
 from questprof.sweep.estimate import Cost, cost, shard, weight
+from questprof.sweep.settings import Settings
 from questprof.timing.stopping import Rule, fixed
 from questprof.workload import cache_bytes
 
@@ -49,13 +50,13 @@ def test_one_shard_of_one_is_the_grid() -> None:
 
 def test_memory_on_a_cpu_is_one_cache_and_the_copy_of_a_baseline() -> None:
     (block,) = _blocks((4096,))
-    assert cost(block, CPU, RULE).memory_bytes == 2 * cache_bytes(block.points[0])
+    assert cost(block, CPU, Settings("cpu", RULE)).memory_bytes == 2 * cache_bytes(block.points[0])
 
 
 def test_memory_on_a_gpu_is_that_of_a_cold_rotation() -> None:
     """Half of the transposed summary is least, 4096 / 16 x 512 / 2 = 64 KiB: 3 MiB / 64 KiB + 1 = 49."""
     (block,) = _blocks((4096,), device="cuda")
-    assert cost(block, GPU, RULE).memory_bytes == 2 * 49 * cache_bytes(block.points[0])
+    assert cost(block, GPU, Settings("cuda", RULE)).memory_bytes == 2 * 49 * cache_bytes(block.points[0])
 
 
 @pytest.mark.parametrize("environment", [CPU, GPU], ids=["cpu", "gpu"])
@@ -63,12 +64,14 @@ def test_what_takes_longer_is_estimated_longer(environment: object) -> None:
     device = environment.device  # type: ignore[attr-defined]
     short, long = _blocks((4096, 65536), device=device)
 
-    def seconds(block: Block, rule: Rule = RULE, energy: float = 0.0) -> float:
-        found: Cost = cost(block, environment, rule, energy)  # type: ignore[arg-type]
+    def seconds(block: Block, rule: Rule = RULE, **asked: float) -> float:
+        found: Cost = cost(block, environment, Settings(device, rule, **asked))  # type: ignore[arg-type]
         return found.seconds
 
     assert seconds(short) < seconds(long)
     assert seconds(short, fixed(10)) < seconds(short, fixed(100))
     # append_kv and dense, dense, then append, score, select, attend, quest: 8 stages of 1 s
-    assert seconds(short, energy=1.0) == pytest.approx(seconds(short) + 8)
+    assert seconds(short, energy_seconds=1.0) == pytest.approx(seconds(short) + 8)
+    assert seconds(short, single_steps=1) - seconds(short) > 1e-3
+    assert seconds(long, single_steps=100) - seconds(long) > seconds(short, single_steps=100) - seconds(short)
     assert seconds(long, replace(RULE, max_seconds=0.0)) < seconds(long)

@@ -12,7 +12,6 @@ from questprof.checks import check
 from questprof.model import Point, Shape
 from questprof.policies import bind
 from questprof.scan import EXTRA_STAGES
-from questprof.sweep import block as sweep
 from questprof.sweep.binding import poison
 from questprof.sweep.extras import MAX_ROTATION, STAGES, extra_candidates
 from questprof.timing.candidates import Candidate
@@ -123,8 +122,12 @@ def test_cold_selects_read_scores_of_their_own() -> None:
     assert all(torch.equal(s, scores[0]) for s in scores if s is not None and scores[0] is not None)
 
 
-def test_a_rotation_has_an_end() -> None:
-    assert len(_candidates(QUEST, cache_bytes=1 << 30)["select_cold"].rotation) == MAX_ROTATION
+def test_a_rotation_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of 1 GiB wants more than any graph takes."""
+    monkeypatch.setattr("questprof.sweep.extras.MAX_ROTATION", 40)
+    found = _candidates(QUEST, cache_bytes=1 << 30)
+    assert {stage: len(candidate.rotation) for stage, candidate in found.items()} == dict.fromkeys(found, 40)
+    assert MAX_ROTATION == 4096
 
 
 def test_memory_for_no_second_cache_leaves_the_prefill_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,4 +137,3 @@ def test_memory_for_no_second_cache_leaves_the_prefill_out(monkeypatch: pytest.M
 
 def test_a_backend_without_a_stage_has_no_extras() -> None:
     assert _candidates(DENSE, load("sdpa", "cpu")) == {}
-    assert sweep.FILLER == "questprof"

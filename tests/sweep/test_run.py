@@ -8,7 +8,7 @@ import pytest
 
 from profiles import READ_1000, SHAPE
 from questprof.errors import Exit, QuestprofError
-from questprof.grid import Grid, plan_blocks
+from questprof.grid import Block, Grid, plan_blocks
 from questprof.sweep import run
 from questprof.sweep.run import default_backends
 from questprof.sweep.settings import RULES, Settings
@@ -50,7 +50,7 @@ def _blocks(*backends: str, shape=SHAPE):  # type: ignore[no-untyped-def]
 
 def test_what_this_machine_cannot_run_is_not_the_users_fault() -> None:
     with pytest.raises(QuestprofError, match="needs a GPU") as caught:
-        run._refuse_hopeless(_blocks("triton"), "cpu")
+        run.refuse_hopeless(_blocks("triton"), "cpu")
     assert caught.value.status == Exit.MACHINE
     assert "--backends questprof,sdpa" in caught.value.fix
 
@@ -59,12 +59,18 @@ def test_what_no_machine_can_run_is_a_usage_error() -> None:
     odd = msgspec.structs.replace(SHAPE, head_dim=96)
     for backends in (("questprof",), ("questprof", "sdpa", "triton")):
         with pytest.raises(QuestprofError, match="head_dim 96") as caught:
-            run._refuse_hopeless(_blocks(*backends, shape=odd), "cpu")
+            run.refuse_hopeless(_blocks(*backends, shape=odd), "cpu")
         assert caught.value.status == Exit.USAGE
 
 
 def test_one_point_that_can_run_is_enough() -> None:
-    run._refuse_hopeless(_blocks("triton", "questprof"), "cpu")
+    blocks = _blocks("triton", "questprof")
+    points = [point for block in blocks for point in block.points]
+    refused = run.refusals(Block(tuple(points)), run.load_all(points, "cpu"))
+    assert {point.backend for point in points if point.point_id in refused} == {"triton"}
+    assert run.refuse_hopeless(blocks, "cpu") is None
+    with pytest.raises(QuestprofError):  # the same grid without the point that can
+        run.refuse_hopeless([Block(tuple(p for p in points if p.point_id in refused))], "cpu")
 
 
 @pytest.mark.parametrize(("now", "warns"), [(1000.0, False), (960.0, False), (900.0, True), (1100.0, True)])

@@ -3,7 +3,7 @@
 import pytest
 
 from questprof.errors import Exit, QuestprofError
-from questprof.sweep.settings import ENERGY_SECONDS, RULES, energy_seconds, rule_for
+from questprof.sweep.settings import ENERGY_SECONDS, RULES, energy_seconds, rule_for, single_steps
 from questprof.timing.stopping import fixed
 
 
@@ -34,3 +34,12 @@ def test_energy_needs_a_gpu() -> None:
     with pytest.raises(QuestprofError) as caught:
         energy_seconds("cpu", True)
     assert caught.value.status == Exit.MACHINE
+
+
+def test_single_steps_are_taken_on_a_gpu_alone() -> None:
+    """100 are what a p99 needs; on a CPU every sample is a step already, so that asking is a mistake."""
+    assert [single_steps("cuda", wanted) for wanted in (None, 0, 300)] == [100, 0, 300]
+    assert [single_steps("cpu", wanted) for wanted in (None, 0)] == [0, 0]
+    with pytest.raises(QuestprofError, match="single step already") as caught:
+        single_steps("cpu", 100)
+    assert caught.value.status == Exit.USAGE

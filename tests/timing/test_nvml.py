@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from questprof.model import Clocks
+from questprof.roofs import MemoryBus
 from questprof.timing.nvml import Gpu, Monitor, find_handle, measure_energy, open_gpu, pci_address
 
 
@@ -96,6 +97,16 @@ def test_a_gpu_is_found_by_its_address_then_its_uuid_then_as_the_only_one() -> N
     assert find_handle(library, SimpleNamespace()) == 0
     count = 2  # which of them is not known
     assert find_handle(library, SimpleNamespace()) is None
+
+
+@pytest.mark.parametrize(
+    ("width", "clock", "wanted"),
+    [(6144, 3201, MemoryBus(6144, 3201)), (0, 3201, None), (None, 3201, None), (6144, None, None)],
+)
+def test_the_memory_bus(width: int | None, clock: int | None, wanted: MemoryBus | None) -> None:
+    answers = {"nvmlDeviceGetMemoryBusWidth": width, "nvmlDeviceGetMaxClockInfo": clock}
+    library = _library(**{name: value for name, value in answers.items() if value is not None})
+    assert Gpu(library, object()).memory_bus() == wanted
 
 
 def test_without_a_gpu_nothing_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,8 @@ def test_candidates_are_interleaved_and_each_meets_evicted_caches() -> None:
     assert set(timed_dense.times_us) == {"append_kv", "dense"}
     assert set(timed_quest.times_us) == {"append", "score", "select", "attend", "quest"}
     assert all(len(samples) == 2 for samples in timed_quest.times_us.values())
+    every = (*timed_dense.timing.values(), *timed_quest.timing.values())
+    assert {timing.launches_per_sample for timing in every} == {1}  # single steps: tails may come from them
     for total, *parts in zip(
         *(timed_quest.times_us[s] for s in ("quest", "score", "select", "attend")), strict=True
     ):
@@ -278,7 +280,7 @@ def test_clocks_are_read_and_energy_counted_after_the_samples(monkeypatch: pytes
     energy = timed.energy["dense"]
     assert energy.joules == 2.0
     assert energy.launches == timed.timing["dense"].launches_per_sample
-    assert {"capture", "energy", "streaming reads"} == phases.seconds.keys()
+    assert {"capture", "energy", "single steps", "streaming reads"} == phases.seconds.keys()
 
 
 def test_a_turn_that_is_long_enough_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,62 @@
+"""Files that a command writes: never one unasked, whole or not at all, and in words where that cannot be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+from questprof.errors import Exit, QuestprofError
+
+
+def output_exists(path: Path) -> QuestprofError:
+    """The error for an output that would be overwritten."""
+    return QuestprofError(
+        f"{path} exists", "nothing is overwritten unasked", "Name another file, or add --force to replace it."
+    )
+
+
+def cannot_write(path: Path, error: OSError) -> QuestprofError:
+    """The error for an output that cannot be opened, or not be written for want of room (status 3)."""
+    why = str(error.strerror or error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        fix = "Make room, or name a file on another disk."
+        return QuestprofError(f"cannot write {path}", why, fix, Exit.MACHINE)
+    return QuestprofError(f"cannot write {path}", why, "Name a file in a folder you may write to.")
+
+
+def check_regular(path: Path) -> None:
+    """QuestprofError where `path` is something else than a file: a folder, a device, a pipe."""
+    if path.exists() and not path.is_file():
+        what = "a folder" if path.is_dir() else "a device or a pipe"
+        raise QuestprofError(f"cannot write {path}", f"it is {what}", "Name a file, new or to be replaced.")
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write all of `data` or nothing, past links: a file beside the target takes its place when complete.
+
+    A device or a pipe takes it as it is. OSError where it cannot.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    target = path.resolve()
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(data)
+        os.replace(partial, target)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def check_writable(path: Path) -> None:
+    """QuestprofError unless `path` can be made, or replaced as a file; makes its folder."""
+    check_regular(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise cannot_write(path, error) from error
