@@ -73,6 +73,24 @@ def test_a_cache_that_cannot_be_written_costs_time_alone(
     assert compiler.calls == 2
 
 
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [("home", RuntimeError("no home directory")), ("is_file", PermissionError(13, "Permission denied"))],
+)
+def test_without_a_home_of_ones_own_it_compiles_all_the_same(
+    method: str, error: Exception, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose user has none, or has root's."""
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, method, refuse)
+    assert cuda_module._cached_cubin("select.cu", DEFINITIONS, 90).startswith(b"select.cu")
+    assert compiler.calls == 1
+
+
 def test_nothing_is_kept_of_what_does_not_compile(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,23 @@ def test_small_sets_keep_all_workers_busy(device: str) -> None:
     assert working_set.num_programs(buffer, 1000, WALK) == min(1000, 2 * workers)
 
 
+def test_a_program_a_tile_takes_each_tile_of_each_pass(device: str) -> None:
+    """1000 words are 16 tiles of 64, the last of 40 words; 3 passes: 48 programs of one tile each."""
+    walk = working_set.Walk("small tiles, a program each", 64, 4, 0)
+    buffer = words(1000, device)
+    assert working_set.num_programs(buffer, 3, walk) == 48
+    out = torch.full((48,), -1, dtype=torch.int32, device=device)
+    working_set.read_passes(buffer, out, 3, walk)
+    numbers = buffer.cpu().numpy()
+    tiles = [numbers[64 * i : 64 * i + 64] for i in range(16)]
+    # Pass 1 is turned by 37 tiles, pass 2 by 74: by 5 and by 10 of 16.
+    turned = [tiles[(i + turn) % 16] + np.int32(p) for p, turn in enumerate((0, 5, 10)) for i in range(16)]
+    assert out.tolist() == [int(np.bitwise_xor.reduce(tile)) for tile in turned]
+    target = torch.zeros_like(buffer)
+    working_set.copy_passes(buffer, target, 3, walk)
+    assert torch.equal(target, buffer)
+
+
 def test_wrong_arguments_are_refused(device: str) -> None:
     buffer, out = words(64, device), torch.zeros(2, dtype=torch.int32, device=device)
     for bad in (buffer[:3], buffer[::2], buffer[:0]):
@@ -82,7 +99,8 @@ def test_wrong_arguments_are_refused(device: str) -> None:
         working_set.copy_passes(buffer, buffer[:32], 1)
 
 
-def test_a_launch_of_nothing(device: str) -> None:
-    working_set.launch_empty()
-    if device == "cuda":
-        torch.cuda.synchronize()
+def test_a_launch_of_nothing_touches_nothing(device: str) -> None:
+    buffer = words(64, device)
+    before = buffer.clone()
+    assert working_set.launch_empty() is None
+    assert torch.equal(buffer, before)

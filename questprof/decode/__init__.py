@@ -1,0 +1,1 @@
+"""One whole decode step of a Llama-like model: configuration, weights, parts, measuring."""

@@ -1,0 +1,82 @@
+"""Choosing among variants of a product: right ones only, the fastest of them, refusals told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from questprof_kernels import decode_torch, int4
+
+from questprof.decode.linear import Task, choose
+from questprof.decode.variants import Stored, Variant, variants
+from questprof.errors import QuestprofError
+
+
+def task(**changes: Any) -> Task:
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(24, 128, generator=generator) / 11
+    x = torch.randn(2, 128, generator=generator)
+    fields = {"stored": Stored(weights), "x": x, "out": torch.empty(2, 24), "weight_bytes": 24 * 512}
+    return Task("qkv", **{**fields, **changes})
+
+
+def variant(name: str, seconds: float, factor: float = 1.0) -> Variant:
+    def product(x: torch.Tensor, kept: Any, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+        time.sleep(seconds)
+        torch.mm(x, kept[0].t() * factor, out=out)
+
+    return Variant(name, lambda stored: (stored.weights,), product)
+
+
+def refuse(x: torch.Tensor, kept: Any, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+    raise ValueError("not on this machine")
+
+
+def test_the_fastest_right_one_is_chosen_and_the_others_are_told() -> None:
+    wrong = variant("wrong", 0.0, 1.001)
+    silent = Variant("silent", lambda stored: (), lambda *_: None)  # leaves what was in out
+    refusing = Variant("refusing", lambda stored: (), refuse)
+    slow, fast = variant("slow", 0.01), variant("fast", 0.001)
+    chosen, found = choose(task(), [wrong, silent, refusing, slow, fast], 0)
+    assert chosen is fast
+    told = {choice.variant: choice for choice in found}
+    assert [name for name, choice in told.items() if choice.chosen] == ["fast"]
+    assert told["wrong"].reason.startswith("wrong: its error is")
+    assert told["silent"].reason.startswith("wrong: its error is nan")
+    assert told["refusing"].reason == "ValueError: not on this machine"
+    assert (told["slow"].us or 0) > 10_000 > (told["fast"].us or 0) > 1000
+    assert told["fast"].gb_s == pytest.approx(24 * 512 / (told["fast"].us or 0) / 1e3)
+
+
+def test_no_right_one_is_an_error_with_every_reason() -> None:
+    with pytest.raises(QuestprofError, match=r"worse: wrong: .*; refusing: ValueError"):
+        choose(task(), [variant("worse", 0.0, 2.0), Variant("refusing", lambda _: (), refuse)], 0)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("weight_format", ["fp32", "int4"])
+def test_every_variant_of_a_cpu_is_right(weight_format: str, gated: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    weights = torch.randn(64, 256, generator=generator) / 16
+    bias = None if gated else torch.randn(64, generator=generator)
+    stored = Stored(weights, bias=bias)
+    if weight_format == "int4":
+        stored = Stored(None, *int4.quantise(weights), bias)
+    x = torch.randn(3, 256, generator=generator)
+    todo = Task(
+        "gate_up", stored, x, torch.empty(3, 32 if gated else 64), 1, decode_torch.swiglu if gated else None
+    )
+    candidates = variants(weight_format, "cpu", 3, gated=gated, dependent=False)
+    _, found = choose(todo, candidates, 0)
+    assert [choice.reason for choice in found] == [""] * (2 if weight_format == "int4" else 1)
+    exact, allowed = todo.expected()
+    plain = x.double() @ stored.dequantised(torch.float64).t()
+    if gated:
+        gate, up = plain.chunk(2, dim=1)
+        plain = gate * torch.sigmoid(gate) * up
+    else:
+        plain = plain + bias.double()  # type: ignore[union-attr]
+    assert torch.allclose(exact, plain, rtol=0, atol=1e-12)
+    assert 0 < allowed < 1e-4
