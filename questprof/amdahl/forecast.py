@@ -1,0 +1,116 @@
+"""Whole steps at lengths that were not run, from those that were. Pure; everything here is modelled.
+
+Dense attention and the page scores read bytes in proportion to the length, equations (9) and (10), and
+nothing else in a step of a fixed budget and batch grows with it: both steps are fitted as a fixed time and a
+time a token, with equal relative errors. How good that is, each length says that a fit without it predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from questprof.amdahl.pairs import Pair, series_of, title
+from questprof.model import Point
+
+LEAST: int = 2
+"""Lengths above the budget that a line needs."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """us = fixed_us + us_a_token x length."""
+
+    fixed_us: float
+    us_a_token: float
+
+    def at(self, seq_len: int) -> float:
+        """Microseconds of a step over requests of `seq_len` tokens."""
+        return self.fixed_us + self.us_a_token * seq_len
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A pair of steps that was not run. Modelled; `setting` is that of the steps it was fitted to."""
+
+    setting: str
+    seq_len: int
+    dense_us: float
+    quest_us: float
+    speedup: float
+    lengths: tuple[int, ...]
+    """Measured lengths of the fit."""
+    error: float | None
+    """Largest relative error of the speed-up at a measured length that the fit left out; None below three."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether the length lies between measured ones."""
+        return self.lengths[0] <= self.seq_len <= self.lengths[-1]
+
+
+def forecasts(pairs: Sequence[Pair], lengths: Sequence[int]) -> tuple[Forecast, ...]:
+    """Every setting of `pairs` at each of `lengths` above its budget that it was not measured at.
+
+    Settings with fewer than LEAST measured lengths above the budget are left out.
+    """
+    found = []
+    equal = [pair for pair in pairs if not pair.point.seq_lens]
+    for group in series_of(equal, seq_len=0).values():
+        usable = sorted((p for p in group if _grows(p.point, p.point.seq_len)), key=lambda p: p.point.seq_len)
+        if len(usable) >= LEAST:
+            measured = {pair.point.seq_len for pair in usable}
+            found += [
+                _forecast(usable, length)
+                for length in lengths
+                if length not in measured and _grows(usable[0].point, length)
+            ]
+    return tuple(found)
+
+
+def _grows(point: Point, seq_len: int) -> bool:
+    """Whether every budget of the point selects among pages at that length."""
+    tables = point.decode.layer_budgets if point.decode else ()
+    return seq_len > max(tables or point.budgets)
+
+
+def _forecast(pairs: Sequence[Pair], seq_len: int) -> Forecast:
+    dense, quest = fit(pairs)
+    words = title(pairs[0].point).split(", ")
+    return Forecast(
+        setting=", ".join([*words[:2], *words[3:]]),
+        seq_len=seq_len,
+        dense_us=dense.at(seq_len),
+        quest_us=quest.at(seq_len),
+        speedup=dense.at(seq_len) / quest.at(seq_len),
+        lengths=tuple(pair.point.seq_len for pair in pairs),
+        error=_error(pairs) if len(pairs) > LEAST else None,
+    )
+
+
+def fit(pairs: Sequence[Pair]) -> tuple[Line, Line]:
+    """The lines of the dense and the Quest steps, which differ in length alone."""
+    lengths = [pair.point.seq_len for pair in pairs]
+    return line(lengths, [pair.dense.us for pair in pairs]), line(lengths, [pair.quest.us for pair in pairs])
+
+
+def line(lengths: Sequence[int], times_us: Sequence[float]) -> Line:
+    """Least squares of relative errors: weights 1 / us squared. Two lengths or more that differ."""
+    weights = [us**-2 for us in times_us]
+    total = sum(weights)
+    x = sum(w * length for w, length in zip(weights, lengths, strict=True)) / total
+    y = sum(w * us for w, us in zip(weights, times_us, strict=True)) / total
+    rows = list(zip(weights, lengths, times_us, strict=True))
+    slope = sum(w * (length - x) * (us - y) for w, length, us in rows) / sum(
+        w * (length - x) ** 2 for w, length, _ in rows
+    )
+    return Line(y - slope * x, slope)
+
+
+def _error(pairs: Sequence[Pair]) -> float:
+    errors = []
+    for left_out in pairs:
+        dense, quest = fit([pair for pair in pairs if pair is not left_out])
+        length = left_out.point.seq_len
+        errors.append(abs(dense.at(length) / quest.at(length) / left_out.speedup - 1))
+    return max(errors)

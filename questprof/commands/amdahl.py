@@ -1,0 +1,239 @@
+"""`questprof amdahl`: the whole decode step part by part, and what an attention speed-up is worth in it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from questprof.commands import options
+from questprof.errors import Exit, QuestprofError
+
+if TYPE_CHECKING:
+    from questprof.amdahl.plan import Request
+    from questprof.model import Profile
+
+
+def amdahl(
+    profiles: Annotated[
+        list[Path] | None, typer.Argument(help="Profiles with decode steps to read; default: measure.")
+    ] = None,
+    share: Annotated[
+        float | None,
+        typer.Option("--share", help="By hand, eq. (13): attention's share of a dense step, 0 to 1."),
+    ] = None,
+    attention_speedup: Annotated[
+        float | None,
+        typer.Option("--attention-speedup", help="With --share: how much faster attention becomes."),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape", "--shapes", help="llama-2-7b, llama-3.1-8b, mistral-7b-v0.3, tiny or config.json."
+        ),
+    ] = None,
+    lengths: options.LENGTHS = None,
+    page_size: Annotated[
+        int, typer.Option("--page-size", "--page-sizes", min=1, help="Tokens a page (S).")
+    ] = 16,
+    budgets: options.BUDGETS = None,
+    batch: options.BATCH = "1",
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", help="Formats of the weights: fp16, bf16, fp32, int4 (group of 128)."),
+    ] = None,
+    dense_layers: Annotated[
+        str, typer.Option("--dense-layers", help="First layers whose attention stays dense: 2, or 0,2.")
+    ] = "2",
+    layer_budgets: Annotated[
+        Path | None,
+        typer.Option("--layer-budgets", help="Also a step with this token budget a layer, one a line."),
+    ] = None,
+    ragged: Annotated[
+        bool, typer.Option("--ragged", help="Also batches of requests from 1 / batch of the length up to it.")
+    ] = False,
+    lengths_file: Annotated[
+        Path | None, typer.Option("--lengths-file", help="One batch with these lengths, one a line.")
+    ] = None,
+    backends: Annotated[
+        str, typer.Option("--backends", "--backend", help="Dense attention; the fastest is the baseline.")
+    ] = "questprof",
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=3, help="Consecutive steps, a sample each; 50 on a GPU, 20 on a CPU."),
+    ] = None,
+    predict: Annotated[
+        str | None, typer.Option("--predict", help="Lengths to work out from those measured (modelled).")
+    ] = None,
+    device: options.DEVICE = "auto",
+    seed: options.SEED = 0,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The profile (.jsonl).")] = None,
+    html: options.HTML = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the profile that -o names.")] = False,
+    force: options.FORCE = False,
+    json: options.JSON = False,
+) -> None:
+    """Time whole decode steps, dense and Quest, part by part; check Amdahl's law on them; say what if."""
+    if share is not None or attention_speedup is not None:
+        _by_hand(share, attention_speedup, json)
+        return
+    at = _lengths(predict)
+    if profiles:
+        _from_profiles(profiles, output, html, at, force, json)
+        return
+    from questprof.amdahl.plan import Request, plan
+    from questprof.environment import resolve_device
+    from questprof.report import write_report
+    from questprof.sweep.outputs import plan_outputs
+
+    request = Request(
+        device=resolve_device(device),
+        shapes=tuple(shape or ()),
+        lengths=lengths,
+        page_size=page_size,
+        budgets=budgets,
+        batch=batch,
+        weights=weights,
+        dense_layers=dense_layers,
+        layer_budgets=layer_budgets,
+        ragged=ragged,
+        lengths_file=lengths_file,
+        backends=backends,
+        steps=steps,
+        seed=seed,
+    )
+    blocks = plan(request)
+    outputs = plan_outputs(output, html, request.device, force=force, resume=resume)
+    measured = _measure(blocks, request, outputs, json)
+    if outputs.page:
+        write_report([measured], outputs.page, "inline", outputs.force or outputs.resume)
+    _show(measured, {"profile": outputs.profile, "page": outputs.page}, at, json)
+
+
+def _by_hand(share: float | None, attention_speedup: float | None, json: bool) -> None:
+    """Equation (13) alone."""
+    from questprof.amdahl import law
+
+    if share is None:
+        raise QuestprofError(
+            "--attention-speedup without --share",
+            "eq. (13) needs attention's share of the dense step",
+            "Add --share, as in --share 0.6, or leave both out and measure.",
+        )
+    found = law.hand_calculation(
+        share, law.PAPER_ATTENTION_SPEEDUP if attention_speedup is None else attention_speedup
+    )
+    if json:
+        _print_json(law.as_document(found))
+        return
+    if attention_speedup is None:
+        print("Attention speed-up: the paper's highest, 7.03x; --attention-speedup takes yours.")
+    print("\n".join(law.explain(found)))
+
+
+def _lengths(text: str | None) -> tuple[int, ...]:
+    from questprof.grid import parse_sizes
+
+    return parse_sizes(text, "length") if text else ()
+
+
+def _measure(blocks: Any, request: Request, outputs: Any, json: bool) -> Profile:
+    """Run the steps; an interrupt says where its figures are and how to go on."""
+    from questprof.amdahl.run import run_amdahl
+    from questprof.terminal import plain_console
+
+    try:
+        return run_amdahl(blocks, request, outputs, plain_console(stderr=json))
+    except KeyboardInterrupt:
+        print(
+            f"interrupted; what was measured is in {outputs.profile}: repeat the command with "
+            f"-o {outputs.profile} --resume",
+            file=sys.stderr,
+        )
+        raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+def _from_profiles(
+    paths: list[Path], output: Path | None, html: Path | None, at: tuple[int, ...], force: bool, json: bool
+) -> None:
+    """Steps of profiles that are there; nothing is measured."""
+    from questprof.store import read_profile
+    from questprof.sweep.merge import merge_profiles
+
+    if output is not None:
+        raise QuestprofError(
+            f"-o {output} with profiles to read",
+            "nothing is measured, so there is no new profile",
+            "Leave -o out; --html writes the page.",
+        )
+    merged = merge_profiles([read_profile(path) for path in paths])
+    if len(merged) > 1:
+        raise QuestprofError(
+            f"{len(merged)} separate runs in {', '.join(map(str, paths))}",
+            "they are of different environments, or hold a step twice, so that they do not compare",
+            "Name profiles of one device and one version of everything.",
+        )
+    for warning in merged[0].warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if html:
+        from questprof.report import write_report
+
+        write_report(list(merged), html, "inline", force)
+    _show(merged[0], {"page": html}, at, json)
+
+
+def _show(profile: Profile, paths: dict[str, Path | None], at: tuple[int, ...], json: bool) -> None:
+    """Tables, sentences and alarms, or one JSON document; then the exit status."""
+    from questprof.amdahl.display import print_amdahl
+    from questprof.amdahl.finding import amdahl, as_document
+    from questprof.sweep.display import problems
+    from questprof.terminal import plain_console
+    from questprof.timing.conditions import conditions
+
+    found = amdahl(profile, at)
+    if found is None:
+        raise QuestprofError(
+            "no decode step in this profile",
+            "it holds no record of kind amdahl",
+            "Measure one: questprof amdahl -o steps.jsonl.",
+        )
+    records = [record for record in profile.records if record.kind == "amdahl"]
+    warnings = [*found.alarms, *problems(records), *conditions(profile)]
+    if json:
+        document = {name: str(path) if path else None for name, path in paths.items()}
+        _print_json(
+            {
+                **document,
+                "environment": profile.header.environment,
+                **as_document(found),
+                "warnings": warnings,
+            }
+        )
+    else:
+        print_amdahl(plain_console(), found)
+        for note in found.notes:
+            print(f"note: {note}", file=sys.stderr)
+    for line in warnings:
+        print(f"warning: {line}", file=sys.stderr)
+    if not json:
+        for path in filter(None, paths.values()):
+            print(path)
+    if status := exit_status({record.status for record in records}):
+        raise typer.Exit(status)
+
+
+def exit_status(statuses: set[str]) -> Exit:
+    """1 when a step is wrong, 3 when none could run, 4 when one is unstable, else 0."""
+    if "wrong" in statuses:
+        return Exit.CHECK_FAILED
+    if statuses <= {"oom", "unavailable"}:
+        return Exit.MACHINE
+    return Exit.INCONCLUSIVE if "unstable" in statuses else Exit.OK
+
+
+def _print_json(document: Any) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(document).decode())

@@ -1,0 +1,271 @@
+"""breakdown.py, pairs.py, check.py and sentences.py: by hand, by invariants, by planted faults."""
+
+from __future__ import annotations
+
+import pytest
+from amdahl_steps import DENSE, OTHERS, QUEST, dense, pair_profile, quest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from questprof.amdahl.breakdown import UNEXPLAINED, breakdown, quest_layers, typical
+from questprof.amdahl.check import check
+from questprof.amdahl.finding import amdahl
+from questprof.amdahl.pairs import Pair, steps_of
+from questprof.amdahl.sentences import causes, check_sentence, check_summary, clock_sentence, is_told, verdict
+from questprof.amdahl.tables import overlaps
+from questprof.model import Check as KernelCheck
+from questprof.model import Clocks, Record, StageTiming
+
+
+def the_pair(*records: Record) -> Pair:
+    (pair,) = steps_of(pair_profile(*records)).pairs
+    return pair
+
+
+def test_shares_of_both_steps() -> None:
+    """600 of 1000 us are 60 %; 150 + 20 + 10 + 45 = 225 of 625 us are 36 %."""
+    pair = the_pair()
+    assert pair.dense.attention_share == pytest.approx(0.6)
+    assert pair.quest.attention_share == pytest.approx(0.36)
+    assert pair.speedup == pytest.approx(1.6)
+    assert pair.dense.small_us == pytest.approx(2 + 10 + 8 + 5 + 5)
+    # 350 MB over 80 + 40 + 200 + 30 = 350 us is 1e6 B a us: 1000 GB/s.
+    assert pair.dense.projection_gb_s == pytest.approx(1000)
+
+
+def test_the_prediction_leaves_dense_layers_alone() -> None:
+    """f = 0.6 x 3 / 4 = 0.45, s = 450 / 75 = 6: 0.55 + 0.45 / 6 = 0.625, 1.6x, as measured: residual 0."""
+    found = the_pair().check
+    assert found is not None
+    assert found.attention_share == pytest.approx(0.6)
+    assert found.served_share == pytest.approx(0.45)
+    assert found.attention_speedup == pytest.approx(6)
+    assert found.time_ratio == pytest.approx(0.625)
+    assert found.predicted_speedup == found.speedup == pytest.approx(1.6)
+    assert found.most_speedup == pytest.approx(1 / 0.55)
+    assert found.residual_us == pytest.approx(0, abs=1e-9)
+    low, high = the_pair().interval
+    assert 1.59 < low <= 1.6 <= high < 1.61
+
+
+def test_a_residual_is_explained_part_by_part() -> None:
+    """append 5 -> 15 (new work), ffn 200 -> 210, gaps 20 -> 32, dense layer 150 -> 153, 4 us less than that.
+
+    The step: 625 + 10 + 10 + 12 + 3 - 4 = 656 us, 31 more than predicted.
+    """
+    parts = QUEST | {"append": 15.0, "ffn": 210.0, "gaps": 32.0, "dense": 153.0}
+    found = the_pair(dense(), quest(parts, us=656.0, result={"overlap_us": 7.0})).check
+    assert found is not None
+    assert found.residual_us == pytest.approx(31)
+    terms = {term.part: round(term.us, 6) for term in found.terms if abs(term.us) > 1e-6}
+    assert terms == {"append": 10, "ffn": 10, "gaps": 12, "dense": 3, UNEXPLAINED: -4}
+    assert dict(causes(found)) == pytest.approx(
+        {"new work": 10, "dense layers": 3, "same part": 10, "gaps": 12, "unexplained": -4}
+    )
+    # s with append: 450 / (75 + 10).
+    assert found.with_append == pytest.approx(450 / 85)
+    text = check_sentence(found)
+    assert "31 us more than predicted" in text
+    assert "gaps +12 us" in text
+    assert "not explained" not in text
+
+
+def test_ten_percent_that_no_part_explains_is_said() -> None:
+    """The Quest step takes 62.5 us more than its parts: 62.5 / 687.5 = 9.1 % of it."""
+    pair = the_pair(dense(), quest(us=687.5))
+    assert pair.check is not None
+    assert pair.check.unexplained_us == pytest.approx(62.5)
+    assert "9.1% of the step is not explained by any part" in check_sentence(pair.check)
+    assert "9.1% too little, more than 3%" in pair.quest.alarm
+    found = amdahl(pair_profile(dense(), quest(us=687.5)))
+    assert found is not None
+    assert len(found.alarms) == 1
+
+
+def test_a_part_counted_twice_raises_the_alarm() -> None:
+    """ffn 400 instead of 200 in a dense step of 1000 us: 1200 us of parts, 20 % too much."""
+    pair = the_pair(dense(DENSE | {"ffn": 400.0}, us=1000.0), quest())
+    assert "20.0% too much" in pair.dense.alarm
+    assert pair.quest.alarm == ""
+    found = amdahl(pair_profile())
+    assert found is not None
+    assert found.alarms == ()
+
+
+def test_weights_faster_than_memory_raise_the_alarm() -> None:
+    """350 MB over 350 us are 1000 GB/s, the ceiling; over 320 us 1094, which no memory gives."""
+    fast = DENSE | {"ffn": 170.0, "gaps": 50.0}
+    found = amdahl(pair_profile(dense(fast), quest()))
+    assert found is not None
+    assert "the projections read 1094 GB/s" in found.alarms[0]
+    warm = {"step": StageTiming(1, 1, 1 << 10, "warm", "loop", "fixed")}
+    found = amdahl(pair_profile(dense(fast, timing=warm), quest()))
+    assert found is not None
+    assert found.alarms == ()
+
+
+@pytest.mark.parametrize(("us", "alarmed"), [(1000 * 1.029, False), (1000 / 0.969, True)])
+def test_the_alarm_begins_at_three_percent(us: float, alarmed: bool) -> None:
+    assert bool(the_pair(dense(us=us), quest()).dense.alarm) == alarmed
+
+
+def test_gaps_come_from_the_traced_steps_where_they_are_no_part() -> None:
+    """980 us of parts in a traced step of 1010 us leave gaps of 30; the unprofiled step has 10 us less."""
+    parts = {name: us for name, us in DENSE.items() if name != "gaps"}
+    one = breakdown(dense(parts, us=1000.0, result={"traced_us": (1010.0,)}))
+    assert one is not None
+    assert one.of("gaps") == pytest.approx(30)
+    assert one.unexplained_us == pytest.approx(-10)
+    recorded = breakdown(dense(result={"traced_us": (1010.0,)}))
+    assert recorded is not None
+    assert recorded.of("gaps") == 20
+
+
+def test_parts_of_a_typical_run_add_up() -> None:
+    """Noise of 10 us hits ffn in two runs of four and qkv in the other two: each run takes 40 us.
+
+    Medians of the parts would be 15 + 15 or less by chance; the middle two runs have 30 + 10 and 10 + 30.
+    """
+    found = typical({"ffn": (30.0, 10.0, 30.0, 10.0), "qkv": (10.0, 30.0, 10.0, 30.0)})
+    assert found == {"ffn": 20.0, "qkv": 20.0}
+    one_far = typical(
+        {"ffn": (10.0, 10.0, 10.0, 500.0), "qkv": (5.0, 5.0, 5.0, 5.0)}, (16.0, 16.0, 16.0, 506.0)
+    )
+    assert one_far == {"ffn": 10.0, "qkv": 5.0, "gaps": 1.0}
+    assert typical({"ffn": (1.0, 2.0, 9.0), "qkv": (4.0, 5.0)}) == {"ffn": 2.0, "qkv": 4.5}
+
+
+def test_the_fastest_dense_step_is_the_baseline() -> None:
+    slow = dense(us=1300.0, setup={"dense_backend": "sdpa"})
+    pair = the_pair(slow, dense(), quest(setup={"dense_backend": "sdpa"}))
+    assert pair.dense.point.decode is not None
+    assert pair.dense.point.decode.dense_backend == "questprof"
+    assert pair.speedup == pytest.approx(1.6)
+
+
+def test_other_requests_weights_or_wrong_steps_are_no_baseline() -> None:
+    wrong = KernelCheck("step", "after", 2.0, 1.0)
+    for other in (
+        dense(point={"seq_len": 16384}),
+        dense(point={"batch_size": 2}),
+        dense(setup={"weight_format": "int4"}),
+        dense(setup={"model": "another"}),
+        dense(status="unstable"),
+        dense(checks=(wrong,)),
+    ):
+        steps = steps_of(pair_profile(other, quest()))
+        assert steps.pairs == ()
+        assert len(steps.alone) == 1
+
+
+def test_layers_served_by_quest() -> None:
+    point = quest().point
+    assert point.decode is not None
+    assert quest_layers(point) == 3
+    assert quest_layers(dense().point) == 0
+    assert quest_layers(replace(point, decode=replace(point.decode, dense_layers=9))) == 0
+    tabled = replace(point.decode, dense_layers=0, layer_budgets=(0, 512, 0, 1024))
+    assert quest_layers(replace(point, decode=tabled)) == 2
+
+
+def test_no_layer_served_leaves_the_ratio_at_one() -> None:
+    """All four layers dense: nothing becomes faster, and 1020 us are 20 us more than predicted."""
+    found = the_pair(dense(), quest(DENSE | {"ffn": 220.0}, setup={"dense_layers": 4})).check
+    assert found is not None
+    assert found.attention_speedup is None
+    assert found.predicted_speedup == 1
+    assert found.residual_us == pytest.approx(20)
+    assert sum(term.us for term in found.terms) == pytest.approx(20)
+
+
+def test_without_parts_there_is_no_check_but_a_speed_up() -> None:
+    pair = the_pair(dense({}, us=1000.0), quest({}, us=500.0))
+    assert pair.check is None
+    assert pair.unchecked == "the parts were not timed"
+    assert "2.00x end to end" in verdict(pair)
+
+
+def test_verdicts_follow_the_interval() -> None:
+    assert "Quest pays" in verdict(the_pair())
+    assert "does not pay" in verdict(the_pair(dense(), quest(us=1200.0)))
+    assert "undecided" in verdict(the_pair(dense(), quest(us=1000.0)))
+
+
+def test_clocks_that_differ_are_named() -> None:
+    pair = the_pair(dense(clocks=Clocks(sm_mhz=1980)), quest(clocks=Clocks(sm_mhz=1755)))
+    assert "1980 MHz in the dense step and 1755 MHz" in clock_sentence(pair)
+    assert (
+        clock_sentence(the_pair(dense(clocks=Clocks(sm_mhz=1980)), quest(clocks=Clocks(sm_mhz=1975)))) == ""
+    )
+
+
+def test_overlap_is_stated_from_the_trace() -> None:
+    """3 of 4 score launches overlap, 12.5 us of 625."""
+    traced = quest(result={"overlap_us": 12.5, "overlapped": {"score": 3}})
+    found = amdahl(pair_profile(dense(), traced))
+    assert found is not None
+    table = overlaps(found)  # a row for the step that was traced
+    assert table.rows == (
+        (
+            "toy, fp16 weights, 32k, budget 2048, 1 dense layer",
+            "3 of 4",
+            "0 of 4",
+            "0 of 4",
+            "3",
+            "12.5",
+            "2.0%",
+        ),
+    )
+    unseen = amdahl(pair_profile())
+    assert unseen is not None
+    assert overlaps(unseen).rows == ()
+
+
+def test_the_checks_in_one_sentence() -> None:
+    """Exact at 32k; at 16k 62.5 of 687.5 us are more than predicted, 9.1 %."""
+    point = {"point": {"seq_len": 16384}}
+    records = (dense(), quest(), dense(**point), quest(us=687.5, **point))
+    pairs = steps_of(pair_profile(*records)).pairs
+    assert [is_told(pair) for pair in pairs] == [False, True]
+    assert check_summary(pairs).startswith(
+        "Eq. (13) predicts 1 of 2 measured Quest steps within 5%; furthest is toy"
+    )
+    assert "+9.1%" in check_summary(pairs)
+    assert check_summary(()) == ""
+
+
+TIMES = st.floats(0.01, 1e4)
+
+
+@given(
+    before=st.fixed_dictionaries(dict.fromkeys(DENSE, TIMES)),
+    after=st.fixed_dictionaries(dict.fromkeys(QUEST, TIMES)),
+    spill=st.tuples(st.floats(-0.2, 0.5), st.floats(-0.2, 0.5)),
+    overlap=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)
+def test_the_terms_add_up_to_the_residual_and_the_lines_to_the_step(before, after, spill, overlap) -> None:
+    sides = []
+    for make, parts, more, share in zip((dense, quest), (before, after), spill, overlap, strict=True):
+        us = sum(parts.values()) * (1 + more)
+        one = breakdown(make(parts, us=us, result={"overlap_us": share * parts["gaps"]}))
+        assert one is not None
+        assert sum(share for _, _, share in one.lines()) == pytest.approx(1)
+        assert sum(us for _, us, _ in one.lines()) == pytest.approx(one.us)
+        sides.append(one)
+    found = check(*sides)
+    if found is None:  # dense attention is longer than its own step
+        assert before["dense"] * 3 / 4 > sides[0].us
+        return
+    scale = sides[0].us + sides[1].us
+    assert sum(term.us for term in found.terms) == pytest.approx(found.residual_us, abs=1e-9 * scale)
+    assert sum(us for _, us in causes(found)) == pytest.approx(found.residual_us, abs=1e-9 * scale)
+    assert found.predicted_us + found.residual_us == pytest.approx(sides[1].us)
+
+
+@given(attend=st.floats(1e-6, 1e-3))
+def test_an_endless_attention_speed_up_reaches_the_bound_of_the_served_layers(attend: float) -> None:
+    parts = OTHERS | {"dense": 150.0, "attend": attend}
+    found = check(*(breakdown(one) for one in (dense(), quest(parts))))
+    assert found is not None
+    assert found.predicted_speedup == pytest.approx(1 / (1 - 0.45), rel=1e-5)

@@ -1,0 +1,53 @@
+"""law.py: the hand calculation of equation (13)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from questprof.amdahl.law import explain, hand_calculation, most_speedup
+from questprof.errors import QuestprofError
+
+
+def test_the_articles_hand_calculations() -> None:
+    """0.4 + 0.6 / 7.03 = 0.4 + 0.08535 = 0.48535, 1 / 0.48535 = 2.060; 0.6 + 0.4 / 7.03 = 0.6569, 1.522."""
+    found = hand_calculation(0.6, 7.03)
+    assert round(found.time_ratio, 4) == 0.4853
+    assert round(found.speedup, 2) == 2.06
+    assert round(hand_calculation(0.4, 7.03).speedup, 2) == 1.52
+    assert found.most_speedup == pytest.approx(2.5)
+
+
+def test_the_words_hold_the_arithmetic() -> None:
+    text = "\n".join(explain(hand_calculation(0.6, 7.03)))
+    for piece in ("60.0%", "0.6 / 7.03 = 0.0853", "0.4 + 0.6 / 7.03 = 0.4853", "2.06x", "2.50x"):
+        assert piece in text, piece
+
+
+def test_a_slower_attention_and_a_step_of_attention_alone() -> None:
+    slower = hand_calculation(0.5, 0.5)
+    assert slower.speedup == pytest.approx(1 / 1.5)
+    alone = hand_calculation(1.0, 4.0)
+    assert alone.speedup == pytest.approx(4.0)
+    assert alone.most_speedup is None
+    assert "nothing would be left" in "\n".join(explain(alone))
+
+
+@pytest.mark.parametrize(("share", "speedup"), [(-0.1, 2), (1.1, 2), (0.5, 0), (0.5, -1), (float("nan"), 2)])
+def test_what_cannot_be_is_refused(share: float, speedup: float) -> None:
+    with pytest.raises(QuestprofError):
+        hand_calculation(share, speedup)
+
+
+@given(share=st.floats(0, 0.99), speedup=st.floats(1, 1e6))
+def test_the_step_lies_between_no_gain_and_the_bound(share: float, speedup: float) -> None:
+    found = hand_calculation(share, speedup)
+    bound = most_speedup(share)
+    assert bound is not None
+    assert 1 - 1e-9 <= found.speedup <= bound * (1 + 1e-9)
+
+
+@given(share=st.floats(0, 0.99))
+def test_an_endless_attention_speed_up_reaches_the_bound(share: float) -> None:
+    assert hand_calculation(share, 1e12).speedup == pytest.approx(1 / (1 - share))
