@@ -266,7 +266,10 @@ def linears(found: Amdahl) -> Table:
             chosen.setdefault((one.point.decode.weight_format, one.point.batch_size), one.linears)
     rows = tuple((f"{name}, batch {size}", "; ".join(said)) for (name, size), said in chosen.items())
     return Table(
-        "matrix products", "measured: clock, each alone", ("weights", "matrix: chosen kernel, its rate"), rows
+        "matrix products",
+        "measured: clock, each behind a small kernel",
+        ("weights", "matrix: chosen kernel, its rate"),
+        rows,
     )
 
 

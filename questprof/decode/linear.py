@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from questprof.decode.records import LinearChoice
@@ -47,7 +48,10 @@ class Linear:
 
 @dataclass(frozen=True)
 class Task:
-    """A matrix product to choose a variant for; `swiglu` makes it a gated one."""
+    """A matrix product to choose a variant for; `swiglu` makes it a gated one.
+
+    `before` writes x on a GPU, as a small kernel does in a step: what a variant does meanwhile counts for it.
+    """
 
     matrix: str
     stored: Stored
@@ -55,6 +59,7 @@ class Task:
     out: torch.Tensor
     weight_bytes: int
     swiglu: Callable[[torch.Tensor, torch.Tensor], None] | None = None
+    before: Callable[[torch.Tensor], None] | None = None
 
     def bind(self, variant: Variant) -> Linear:
         """The product by `variant`."""
@@ -138,20 +143,32 @@ def _median_us(task: Task, linear: Linear, cache_bytes: int) -> float:
 
 
 def _median_us_cuda(task: Task, linear: Linear, cache_bytes: int) -> float:
-    """A graph over copies of the weights that exceed CACHE_MULTIPLE times the cache together."""
+    """What one product adds to a row of `task.before`, its weights not in the cache.
+
+    Graphs over copies of the weights that exceed CACHE_MULTIPLE times the cache together.
+    """
+    copies = min(MOST_COPIES, CACHE_MULTIPLE * cache_bytes // task.weight_bytes + 2)
+    kept = [linear.kept, *(tuple(t.clone() for t in linear.kept) for _ in range(copies - 1))]
+    turns = [Linear(linear.variant, own, linear.bias, linear.wide, linear.swiglu) for own in kept]
+    before = [partial(task.before, task.x)] if task.before else []
+    products = [partial(turn, task.x, task.out) for turn in turns]
+    whole = _replays([launch for product in products for launch in (*before, product)])
+    alone = _replays(before * copies) if before else 0.0
+    return (whole - alone) / copies
+
+
+def _replays(launches: Sequence[Callable[[], None]]) -> float:
+    """Median microseconds of a graph of all of them."""
     import torch
 
     from questprof.ceilings import replay_us
 
-    copies = min(MOST_COPIES, CACHE_MULTIPLE * cache_bytes // task.weight_bytes + 2)
-    kept = [linear.kept, *(tuple(t.clone() for t in linear.kept) for _ in range(copies - 1))]
-    turns = [Linear(linear.variant, own, linear.bias, linear.wide, linear.swiglu) for own in kept]
-    for turn in turns:
-        turn(task.x, task.out)
+    for launch in launches:
+        launch()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for turn in turns:
-            turn(task.x, task.out)
+        for launch in launches:
+            launch()
     replay_us(graph)
-    return statistics.median(replay_us(graph) / copies for _ in range(ROUNDS))
+    return statistics.median(replay_us(graph) for _ in range(ROUNDS))

@@ -2,9 +2,9 @@
 
 On a GPU a sample is one replay of the step's graph between two events, over consecutive real steps, queued
 while the device is still kept busy: the host's launch is not in it, and is told by steps that an idle device
-waits for. Parts come from traced replays, or from graphs that lack one part. On a CPU a sample is one run, and the clock that
-is read before and after it is read between its parts too. Growing the caches lies outside of what is timed,
-and is told.
+waits for. Parts come from traced replays, or from graphs that lack one part. On a CPU a sample is one run,
+and the clock that is read before and after it is read between its parts too. Growing the caches lies outside
+of what is timed, and is told.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ How = Literal["activity trace", "leave-one-out"]
 class StepTimes(Struct, frozen=True):
     """Raw samples of single steps in us, as launched for use (`step_us`) and launch by launch (`eager_us`).
 
-    On a GPU `step_us` are replays of a CUDA graph queued behind other work, `idle_us` such replays on a device
-    that has nothing else queued and waits for the host; on a CPU there is no graph, and only `step_us`.
+    On a GPU `step_us` are replays of a CUDA graph queued behind other work, `idle_us` such replays on a
+    device that has nothing queued and waits for the host; on a CPU there is no graph, and only `step_us`.
     """
 
     step_us: tuple[float, ...]

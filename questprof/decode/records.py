@@ -52,7 +52,10 @@ class PartTime(Struct, frozen=True):
 
 
 class LinearChoice(Struct, frozen=True):
-    """One candidate for one product: its median time in a row of launches, and weight bytes a second."""
+    """One candidate for one product: its median time, and weight bytes a second.
+
+    On a GPU the time that it adds to a row of RMSNorms, each of which it follows as in a step.
+    """
 
     matrix: str
     """qkv, out_proj, gate_up, down or head."""

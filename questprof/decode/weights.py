@@ -140,7 +140,8 @@ class _Builder:
         empty = partial(torch.empty, dtype=self.dtype, device=self.device)
         x, out = empty((self.batch_size, stored.columns)).normal_(), empty((self.batch_size, size))
         num_bytes = linear_bytes(stored.rows, stored.columns, weight_format)
-        task = Task(name, stored, x, out, num_bytes, self.operations.swiglu if gated else None)
+        swiglu = self.operations.swiglu if gated else None
+        task = Task(name, stored, x, out, num_bytes, swiglu, self._norm(stored.columns))
         if name not in self.chosen:
             candidates = variants(
                 weight_format, self.device, self.batch_size, gated=gated, dependent=self.operations.dependent
@@ -148,6 +149,16 @@ class _Builder:
             self.chosen[name], found = choose(task, candidates, self.cache_bytes)
             self.choices.extend(found)
         return task.bind(self.chosen[name])
+
+    def _norm(self, size: int) -> Callable[[torch.Tensor], None] | None:
+        """The small kernel that writes what a product reads, for timing; None on a CPU."""
+        import torch
+
+        if self.device == "cpu":
+            return None
+        residual = torch.randn((self.batch_size, size), dtype=self.dtype, device=self.device)
+        weight = torch.ones(size, dtype=self.dtype, device=self.device)
+        return partial(self.operations.add_rms_norm, residual, None, weight, self.config.rms_norm_eps)
 
     def _stored(self, weights: torch.Tensor, bias: torch.Tensor | None) -> Stored:
         from questprof_kernels import int4

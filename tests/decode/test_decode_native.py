@@ -99,7 +99,11 @@ def test_every_variant_of_a_product_is_right(
         )
         run = load_operations("cuda")
         candidates = variants(weight_format, "cuda", num_rows, gated=gated, dependent=run.dependent)
-        _, found = choose(Task("test", stored, x, out, 1 << 30, run.swiglu if gated else None), candidates, 0)
+        norm = partial(
+            run.add_rms_norm, normal(num_rows, columns, dtype=dtype), None, torch.ones_like(x[0]), 1e-5
+        )
+        swiglu = run.swiglu if gated else None
+        _, found = choose(Task("test", stored, x, out, 1 << 30, swiglu, norm), candidates, 0)
         refused = {choice.variant: choice.reason for choice in found if choice.reason}
         assert not refused
         assert len(found) == len(candidates) >= 5
