@@ -150,8 +150,9 @@ def _median_us_cuda(task: Task, linear: Linear, cache_bytes: int) -> float:
     copies = min(MOST_COPIES, CACHE_MULTIPLE * cache_bytes // task.weight_bytes + 2)
     kept = [linear.kept, *(tuple(t.clone() for t in linear.kept) for _ in range(copies - 1))]
     turns = [Linear(linear.variant, own, linear.bias, linear.wide, linear.swiglu) for own in kept]
-    before = [partial(task.before, task.x)] if task.before else []
-    products = [partial(turn, task.x, task.out) for turn in turns]
+    x = task.x.clone()  # the task's own is what results are checked with
+    before = [partial(task.before, x)] if task.before else []
+    products = [partial(turn, x, task.out) for turn in turns]
     whole = _replays([launch for product in products for launch in (*before, product)])
     alone = _replays(before * copies) if before else 0.0
     return (whole - alone) / copies

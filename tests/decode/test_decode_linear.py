@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from questprof_kernels import decode_torch, int4
 
+from questprof.decode import linear
 from questprof.decode.linear import Task, choose
 from questprof.decode.variants import Stored, Variant, variants
 from questprof.errors import QuestprofError
+from questprof.model import CACHE_MULTIPLE
 
 
 def task(**changes: Any) -> Task:
@@ -48,6 +51,26 @@ def test_the_fastest_right_one_is_chosen_and_the_others_are_told() -> None:
     assert told["refusing"].reason == "ValueError: not on this machine"
     assert (told["slow"].us or 0) > 10_000 > (told["fast"].us or 0) > 1000
     assert told["fast"].gb_s == pytest.approx(24 * 512 / (told["fast"].us or 0) / 1e3)
+
+
+def test_a_small_kernel_before_a_product_is_taken_off_and_spoils_no_later_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """60 launches of 2 us before as many products of 5 us: 5 us a product."""
+
+    def replays(launches: Sequence[Callable[[], None]]) -> float:
+        for launch in launches:
+            launch()
+        return sum(2.0 if launch.func is norm else 5.0 for launch in launches)
+
+    def norm(x: torch.Tensor) -> None:
+        x.fill_(7.0)
+
+    monkeypatch.setattr(linear, "_replays", replays)
+    monkeypatch.setattr(linear, "_median_us", linear._median_us_cuda)
+    candidates = [variant("first", 0.0), variant("second", 0.0)]
+    _, found = choose(task(before=norm), candidates, 60 * 24 * 512 // CACHE_MULTIPLE)
+    assert [(choice.reason, choice.us) for choice in found] == [("", 5.0), ("", 5.0)]
 
 
 def test_no_right_one_is_an_error_with_every_reason() -> None:
