@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from questprof.amdahl.finding import amdahl
+from questprof.amdahl.sentences import verdict
 from questprof.bytecheck.judge import judge_profile, overall
 from questprof.crossover.sentences import verdicts
 from questprof.errors import Exit
@@ -18,11 +20,14 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 KEPT_PAGES = (
     "cpu-length-scan",
+    "h200-amdahl-llama-2-7b",
+    "h200-amdahl-llama-3.1-8b",
     "h200-bytes",
     "h200-first-kernels",
     "h200-grid",
     "h200-kernels",
     "h200-roofline",
+    "smollm2-135m-recall",
 )
 PROFILES = sorted((ROOT / "profiles").rglob("*.jsonl"))
 
@@ -53,6 +58,8 @@ def test_kept_profiles_are_whole_and_checked(path: Path) -> None:
 def test_what_is_kept() -> None:
     assert [path.relative_to(ROOT / "profiles").as_posix() for path in PROFILES] == [
         "cpu/length-scan.jsonl",
+        "h200/amdahl-llama-2-7b.jsonl",
+        "h200/amdahl-llama-3.1-8b.jsonl",
         "h200/bytes.jsonl",
         "h200/first-kernels.jsonl",
         "h200/grid-again.jsonl",
@@ -66,6 +73,7 @@ def test_what_is_kept() -> None:
         "h200/kernels-select.jsonl",
         "h200/kernels.jsonl",
         "h200/roofline.jsonl",
+        "smollm2-135m/recall.jsonl",
     ]
     pages = {f"{name}.html" for name in KEPT_PAGES}
     assert {page.name for page in (ROOT / "reports").glob("*.html")} >= pages
@@ -79,3 +87,14 @@ def test_every_line_of_figures_in_the_readme_is_a_line_of_its_profile(name: str)
     assert len(shown) > 5
     printed = _printed(ROOT / "profiles" / f"{name}.jsonl")
     assert [line for line in shown if line not in printed] == []
+
+
+def test_every_sentence_on_whole_steps_in_the_readme_is_of_its_profile() -> None:
+    block = re.search(r"<!-- h200/amdahl-llama-2-7b -->\n```text\n(.*?)```", README, re.DOTALL)
+    assert block
+    found = amdahl(read_profile(ROOT / "profiles/h200/amdahl-llama-2-7b.jsonl"))
+    assert found
+    said = {verdict(pair) for pair in found.steps.pairs}
+    shown = block[1].splitlines()
+    assert len(shown) == 4
+    assert [line for line in shown if line not in said] == []
