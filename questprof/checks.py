@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from questprof.model import Check
-from questprof.policies import FUSED, Bound, Step, newest_tokens
+from questprof.policies import DECODE, FUSED, QUEST, Bound, Step, newest_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +70,8 @@ def check(
         for compared, error, tolerance in _COMPARE[step.kind](bound, rows, memo):
             stage = compared.replace(step.like, step.stage, 1) if step.like else compared
             finite = error if math.isfinite(error) else None
-            results.append(Check(stage, when, finite, tolerance, sampled))
+            approximate = step.kind == QUEST and bound.outputs.page_ids is None
+            results.append(Check(stage, when, finite, tolerance, sampled, approximate))
     return tuple(results)
 
 
@@ -122,8 +123,8 @@ def _score(bound: Bound, rows: Sequence[Row], memo: Memo) -> Comparison:
         expected = reference.page_bound(q, m, M)
         q32, m32, M32 = q.float(), m.float(), M.float()
         eager = torch.maximum(q32 * m32, q32 * M32).sum(-1)
-        error = max(error, _distance(scores[head, starts[request] : starts[request + 1]], expected))
-        eager_error = max(eager_error, _distance(eager, expected))
+        error = max(error, distance(scores[head, starts[request] : starts[request + 1]], expected))
+        eager_error = max(eager_error, distance(eager, expected))
     yield "score", error, 2 * eager_error + rounding_floor(torch.float32)
 
 
@@ -167,12 +168,42 @@ def _select_attend(bound: Bound, rows: Sequence[Row], memo: Memo) -> Comparison:
             yield f"{FUSED}.{stage}", error, tolerance
 
 
+def _decode(bound: Bound, rows: Sequence[Row], memo: Memo) -> Comparison:
+    """Attention over the ids that a fused decode says it read; over all pages where it says none."""
+    outputs = bound.outputs
+    if outputs.page_ids is None:
+        yield from _attention(DECODE, bound, rows, lambda request, head: None, memo)
+        return
+    assert outputs.select_indptr is not None
+    ids, bounds = outputs.page_ids.cpu(), outputs.select_indptr.tolist()
+    pages = {
+        (request, head): reported_pages(
+            ids[head, bounds[request] : bounds[request + 1]].tolist(), bound.cache.num_pages[request]
+        )
+        for request, head in rows
+    }
+    wrong = sum(picked is None for picked in pages.values())
+    yield f"{DECODE}.page_ids", wrong / max(1, len(pages)), 0.0
+    valid = [row for row in rows if pages[row] is not None]
+    yield from _attention(DECODE, bound, valid, lambda request, head: pages[request, head], memo)
+
+
+def reported_pages(ids: Sequence[int], num_pages: int) -> list[int] | None:
+    """The pages among a decode's `ids` of one row (-1: none), in any order; None when they cannot be.
+
+    One page at least, each once, all of them pages of the request.
+    """
+    picked = [page for page in ids if page != -1]
+    fits = len(set(picked)) == len(picked) and all(0 <= page < num_pages for page in picked)
+    return picked if fits and bool(picked) == bool(ids) else None
+
+
 def _dense(bound: Bound, rows: Sequence[Row], memo: Memo) -> Comparison:
     yield from _attention("dense", bound, rows, lambda request, head: None, memo)
 
 
 @dataclass(frozen=True)
-class _Expected:
+class ExpectedRow:
     """One row of attention: the reference's output and lse, and how far plain eager code is from them."""
 
     out: torch.Tensor
@@ -198,7 +229,7 @@ def _attention(
         expected = _expected_row(bound, request, head, pages(request, head), memo)
         if expected is None:
             continue
-        errors[0] = max(errors[0], _distance(out[request, head], expected.out))
+        errors[0] = max(errors[0], distance(out[request, head], expected.out))
         eager_errors[0] = max(eager_errors[0], expected.eager_error)
         if lse is not None:
             size = max(1.0, abs(expected.lse))
@@ -211,22 +242,26 @@ def _attention(
 
 def _expected_row(
     bound: Bound, request: int, head: int, pages: list[int] | None, memo: Memo
-) -> _Expected | None:
+) -> ExpectedRow | None:
     """The reference over `pages` (None: all, remembered in `memo`); None for a row without tokens."""
     cache, q = bound.cache, bound.q[request, head].cpu()
     key = ("dense", cache, request, head, cache.seq_lens[request], tuple(q.tolist()))
     if pages is None and key in memo:
-        remembered: _Expected | None = memo[key]
+        remembered: ExpectedRow | None = memo[key]
         return remembered
-    expected = _attend_expected(bound, request, head, pages, q)
+    expected = expected_attention(bound, request, head, pages, q)
     if pages is None:
         memo[key] = expected
     return expected
 
 
-def _attend_expected(
+def expected_attention(
     bound: Bound, request: int, head: int, pages: list[int] | None, q: torch.Tensor
-) -> _Expected | None:
+) -> ExpectedRow | None:
+    """The reference over logical `pages` (None: all) of one row with query `q` [head_dim], on the CPU.
+
+    None for a row without tokens.
+    """
     from questprof_kernels import reference
 
     cache, dtype, scale = bound.cache, bound.q.dtype, bound.q.shape[-1] ** -0.5
@@ -238,7 +273,7 @@ def _attend_expected(
     logits = keys.to(dtype) @ q * scale
     eager = logits.softmax(0) @ values.to(dtype)
     lse_error = abs(float(logits.logsumexp(0)) - expected_lse) / max(1.0, abs(expected_lse))
-    return _Expected(expected, expected_lse, _distance(eager, expected), lse_error)
+    return ExpectedRow(expected, expected_lse, distance(eager, expected), lse_error)
 
 
 _COMPARE: dict[str, Callable[[Bound, Sequence[Row], Memo], Comparison]] = {
@@ -248,6 +283,7 @@ _COMPARE: dict[str, Callable[[Bound, Sequence[Row], Memo], Comparison]] = {
     "select": _select,
     "attend": _attend,
     FUSED: _select_attend,
+    QUEST: _decode,
     "dense": _dense,
 }
 
@@ -261,7 +297,7 @@ def union_ratio(bound: Bound) -> float | None:
     kv_heads = bound.cache.pool.num_kv_heads
     by_group = outputs.page_ids.cpu().reshape(kv_heads, -1, bounds[-1])
     pages = sum(
-        by_group[head, :, start:stop].unique().numel()
+        int((by_group[head, :, start:stop].unique() >= 0).sum())
         for start, stop in pairwise(bounds)
         for head in range(kv_heads)
     )
@@ -297,7 +333,7 @@ def rounding_floor(dtype: torch.dtype) -> float:
     return floor if dtype == torch.float32 else floor + float(torch.finfo(dtype).eps) / 2
 
 
-def _distance(ours: torch.Tensor, reference: torch.Tensor) -> float:
+def distance(ours: torch.Tensor, reference: torch.Tensor) -> float:
     """|ours - reference| / |reference| (Euclidean norms); inf where one is not finite and the other is."""
     difference = (ours.double() - reference).norm()
     norm = reference.norm()

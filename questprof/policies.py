@@ -23,6 +23,9 @@ QUEST_STAGES = ("score", "select", "attend")
 """The stages of a Quest policy, each timed alone."""
 FUSED = "select_attend"
 """Select repeated in the prologue of attend: in the chain where a backend has it, never timed alone."""
+DECODE = "decode"
+"""A user's score, select and attend in one launch: all of `quest`, and timed as that alone."""
+QUEST = "quest"
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Outputs:
     out: torch.Tensor  # [batch_size, num_qo_heads, head_dim]
     lse: torch.Tensor | None  # fp32 [batch_size, num_qo_heads]; None where the backend gives none
     scores: torch.Tensor | None = None  # fp32 [num_qo_heads, total_pages]
-    page_ids: torch.Tensor | None = None  # int32 [num_qo_heads, select_indptr[-1]]
+    page_ids: torch.Tensor | None = None  # int32 [num_qo_heads, select_indptr[-1]]; of a decode: -1 is none
     select_indptr: torch.Tensor | None = None  # int32 [batch_size + 1]
     appended: tuple[torch.Tensor, torch.Tensor] | None = None
     """K and V [num_new_tokens, num_kv_heads, head_dim] that an append must have left as the newest tokens."""
@@ -117,20 +120,22 @@ def _quest(
 ) -> Bound:
     import torch
 
-    heads, device = q.shape[1], q.device
-    select_indptr = torch.tensor([0, *num_selected]).cumsum(0).to(torch.int32).to(device)
-    scores = torch.empty((heads, cache.total_pages), dtype=torch.float32, device=device)
-    page_ids = torch.zeros((heads, sum(num_selected)), dtype=torch.int32, device=device)
+    if DECODE in backend.stages:
+        return _decode(backend, cache, q, num_selected, take_tail=take_tail)
     outputs = _outputs(backend, q)
-    outputs.scores, outputs.page_ids, outputs.select_indptr = scores, page_ids, select_indptr
+    page_ids, select_indptr = _selection(outputs, q, num_selected)
+    scores = torch.empty((q.shape[1], cache.total_pages), dtype=torch.float32, device=q.device)
+    outputs.scores = scores
     scratch = _scratch(backend, "attend", q, cache, page_ids)
-    select = (scores, cache, select_indptr, page_ids, take_tail)
+    own = backend.contexts(cache) if backend.contexts else {}
+    read = {stage: own.get(stage, cache) for stage in (*QUEST_STAGES, FUSED)}
+    select = (select_indptr, page_ids, take_tail)
     launches: dict[str, tuple[Any, ...]] = {
-        "score": (q, cache, scores),
-        "select": select,
-        "attend": (q, cache, page_ids, select_indptr, outputs.out, outputs.lse, scratch),
+        "score": (q, read["score"], scores),
+        "select": (scores, read["select"], *select),
+        "attend": (q, read["attend"], page_ids, select_indptr, outputs.out, outputs.lse, scratch),
         # A scratch of its own: a kernel may keep tags there from launch to launch.
-        FUSED: (*select, q, outputs.out, outputs.lse, torch.zeros_like(scratch)),
+        FUSED: (scores, read[FUSED], *select, q, outputs.out, outputs.lse, torch.zeros_like(scratch)),
     }
     most = max(num_selected)
     options: dict[str, dict[str, Any]] = {FUSED: {"most_selected": most}}
@@ -142,6 +147,40 @@ def _quest(
     fused = FUSED in backend.stages and backend.fuses(q, cache, page_ids, most)
     chain = (step["score"], step[FUSED]) if fused else steps
     return Bound(cache, q, take_tail, outputs, (*_append_step(backend, "append", cache), *steps), chain)
+
+
+def _selection(
+    outputs: Outputs, q: torch.Tensor, num_selected: tuple[int, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Empty page_ids and the select_indptr of `num_selected` pages a request, put into `outputs`."""
+    import torch
+
+    select_indptr = torch.tensor([0, *num_selected]).cumsum(0).to(torch.int32).to(q.device)
+    page_ids = torch.zeros((q.shape[1], sum(num_selected)), dtype=torch.int32, device=q.device)
+    outputs.page_ids, outputs.select_indptr = page_ids, select_indptr
+    return page_ids, select_indptr
+
+
+def _decode(
+    backend: Backend, cache: PagedCache, q: torch.Tensor, num_selected: tuple[int, ...], *, take_tail: bool
+) -> Bound:
+    """The chain of a backend whose `decode` is all of it; ids and lse where it gives them."""
+    outputs = _outputs(backend, q)
+    page_ids, select_indptr = _selection(outputs, q, num_selected)
+    outputs.page_ids = page_ids if "page_ids" in backend.asks else None
+    outputs.lse = outputs.lse if "lse" in backend.asks else None
+    offered = {
+        "page_ids": page_ids,
+        "select_indptr": select_indptr,
+        "num_selected": num_selected,
+        "take_tail": take_tail,
+        "lse": outputs.lse,
+        "scratch": _scratch(backend, DECODE, q, cache),
+    }
+    options = {name: offered[name] for name in backend.asks}
+    context = backend.contexts(cache)[DECODE] if backend.contexts else cache
+    step = Step(QUEST, launcher(backend, DECODE, q, context, outputs.out, **options))
+    return Bound(cache, q, take_tail, outputs, (*_append_step(backend, "append", cache), step), (step,))
 
 
 POLICIES: dict[str, Callable[[Backend, PagedCache, torch.Tensor, tuple[int, ...]], Bound]] = {

@@ -180,14 +180,22 @@ class Row:
         return _spread(self.stats.get("quest"))
 
     @property
-    def check(self) -> Literal["ok", "wrong", "-"]:
-        """Whether every check against the reference held; `-` when there was none."""
-        return "-" if not self.checks else "ok" if all(check.holds for check in self.checks) else "wrong"
+    def check(self) -> Literal["ok", "approximate", "wrong", "-"]:
+        """Whether every check against the reference held; `-` when there was none.
+
+        `approximate`: they held, and what a fused decode attended to is known by its error alone.
+        """
+        if not self.checks:
+            return "-"
+        if not all(check.holds for check in self.checks):
+            return "wrong"
+        return "approximate" if any(check.approximate for check in self.checks) else "ok"
 
     @property
     def check_ratio(self) -> float | None:
-        """Worst error over its tolerance; inf for a NaN."""
-        return max(map(over_tolerance, self.checks), default=None)
+        """Worst error over its tolerance; inf for a NaN. An approximation's error has no tolerance."""
+        judged = (check for check in self.checks if not (check.approximate and check.holds))
+        return max(map(over_tolerance, judged), default=None)
 
     @property
     def check_detail(self) -> str:
@@ -270,6 +278,8 @@ def describe_check(check: Check) -> str:
     """One check in words: stage, before or after timing, error over tolerance."""
     if check.max_rel_err is None:
         return f"{check.stage} {check.when} timing: NaN or infinity where the reference has a number"
+    if check.approximate:
+        return f"{check.stage} is approximate: {check.max_rel_err:.3g} off dense attention in the worst row"
     ratio = over_tolerance(check)
     return f"{check.stage} {check.when} timing: error {ratio:.3g} x its tolerance of {check.tolerance:.3g}"
 

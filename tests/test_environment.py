@@ -1,7 +1,5 @@
 """What this machine is: measured or unknown, never guessed."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -43,17 +41,3 @@ def test_devices() -> None:
 
 def test_available_memory_is_at_most_all_of_it() -> None:
     assert 0 < environment.available_bytes("cpu") <= environment.capture("cpu").memory_bytes
-
-
-def test_a_commit_outside_git_is_what_the_image_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(environment, "__file__", str(tmp_path / "questprof" / "environment.py"))
-    monkeypatch.delenv("QUESTPROF_COMMIT", raising=False)
-    assert environment.commit() == ""
-    monkeypatch.setenv("QUESTPROF_COMMIT", "0123abc")
-    assert environment.commit() == "0123abc"
-
-
-def test_what_the_image_says_goes_before_a_history_that_may_be_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_git", lambda *_: pytest.fail("git was asked"))
-    monkeypatch.setenv("QUESTPROF_COMMIT", "0123abc")
-    assert environment.commit() == "0123abc"

@@ -30,11 +30,16 @@ def test_kernels_never_import_questprof() -> None:
 
 
 def test_data_files_are_shipped() -> None:
-    patterns = CONFIG["tool"]["setuptools"]["package-data"]
-    for package, folder in (("questprof", "questprof"), ("questprof.report", "questprof/report")):
-        data = [p for p in (ROOT / folder).iterdir() if p.is_file() and p.suffix not in (".py", ".pyc")]
-        for path in data:
-            assert any(path.match(pattern) for pattern in patterns[package]), path
+    """Every file beside code in every package, and no pattern that fits none."""
+    tables = CONFIG["tool"]["setuptools"]
+    patterns = {package: tables["package-data"].get(package, []) for package in tables["packages"]}
+    for package, wanted in patterns.items():
+        folder = ROOT / tables["package-dir"].get(package, package.replace(".", "/"))
+        data = [p for p in folder.iterdir() if p.is_file() and p.suffix not in (".py", ".pyc")]
+        lost = [path for path in data if not any(path.match(pattern) for pattern in wanted)]
+        assert lost == [], package
+        idle = [pattern for pattern in wanted if not any(path.match(pattern) for path in data)]
+        assert [(package, pattern) for pattern in idle] == [(package, p) for p in idle if p == "*.svg"]
 
 
 def test_the_tree_stays_small() -> None:

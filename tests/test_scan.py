@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from profiles import CPU, GQA_SHAPE, SHAPE, dense, profile, quest, two_baselines
 from questprof.crossover.sentences import verdicts
-from questprof.model import Ceiling, Check, Shape, StageTiming
+from questprof.model import Ceiling, Check, Shape, SingleSteps, StageTiming
 from questprof.rows import Row, summarise
 from questprof.scan import EXTRA_STAGES, best_ceiling, scan_rows, series
 
@@ -404,11 +404,30 @@ def test_tails_come_from_single_steps_alone(launches, count, p95, p99, why):
     assert (stat.p95, stat.p99, stat.no_tail) == (p95, p99, why)
 
 
+def test_steps_timed_one_by_one_go_before_means_of_many():
+    """Means of 1 to 101 us in a row; 100 steps of 11 to 110 us one by one: ranks 94.05 and 98.01 from 0."""
+    many = StageTiming(182, 1, 100, "cold", "loop", "fixed")
+    steps = SingleSteps(tuple(float(i) for i in range(11, 111)), 3, 100, "cold")
+    samples = [float(i) for i in range(1, 102)]
+    stat = summarise(samples, many, steps)
+    assert (stat.median, stat.p50, stat.num_samples, stat.no_tail) == (51.0, 60.5, 101, "")
+    assert (stat.p95, stat.p99) == (pytest.approx(105.05), pytest.approx(109.01))
+    few = summarise(samples, many, replace(steps, samples_us=steps.samples_us[:30]))
+    assert (few.p95, few.p99) == (pytest.approx(38.55), None)
+    assert few.no_tail == "30 samples: p95 needs 20 and p99 100"
+    broken = summarise(samples, many, replace(steps, samples_us=(0.0, 1.0)))
+    assert (broken.p50, broken.p95, broken.no_tail) == (None, None, "a sample is the mean of many steps")
+    assert summarise(samples, replace(many, launches_per_sample=1)).p50 is None  # the median is theirs
+
+
 def test_samples_are_at_hand_and_in_no_document():
     row = row_of(dense(8192, 40.0), quest(8192, (4.0, 2.0, 6.0)))
     stat = row.stats["quest"]
     assert (stat.samples, stat.loop_id) == (pytest.approx((13.2, 10.8, 12.0)), "loop")
-    assert set(msgspec.to_builtins(stat)) == {"median", "p10", "p90", "num_samples", "p95", "p99", "no_tail"}
+    assert set(msgspec.to_builtins(stat)) == {
+        *("median", "p10", "p90", "num_samples"),
+        *("p50", "p95", "p99", "no_tail"),
+    }
 
 
 def test_how_samples_are_labelled_is_in_the_row():

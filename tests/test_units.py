@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from questprof.errors import QuestprofError
-from questprof.units import dtype_bytes, format_bytes, format_count, format_us, parse_bytes, parse_count
+from questprof.units import (
+    count,
+    dtype_bytes,
+    format_bytes,
+    format_count,
+    format_seconds,
+    format_us,
+    parse_bytes,
+    parse_count,
+)
 
 
 @pytest.mark.parametrize(
@@ -53,3 +62,15 @@ def test_parse_bytes(text: str, value: int) -> None:
 def test_parse_bytes_refuses(text: str) -> None:
     with pytest.raises(QuestprofError, match="pool"):
         parse_bytes(text, "pool")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (48.3, "48 s"), (119.6, "120 s"), (210, "3.5 min"), (3600, "60 min"), (86419, "24 h")],
+)
+def test_seconds_in_the_largest_unit_they_fill(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+def test_one_is_no_plural() -> None:
+    assert [count(n, "block") for n in (0, 1, 2)] == ["0 blocks", "1 block", "2 blocks"]

@@ -30,6 +30,12 @@ _LOADERS = {
 }
 
 
+FILLER = "questprof"
+"""The backend whose append fills the caches, whatever is measured on them."""
+CACHES_HELD = {"sdpa": 2, "sdpa-cudnn": 2}
+"""Times a cache's bytes that a point of the backend holds; 1 for the others, which read it in place."""
+
+
 @dataclass(frozen=True)
 class Backend:
     """A named set of stages.
@@ -40,7 +46,8 @@ class Backend:
     attention stage to the fp32 numbers of scratch its launcher needs for (q, cache, page_ids); dense takes
     no ids. `why_not(point)` names the reason a point cannot run, or None. `variant(point)` names the
     implementation that runs it. `fuses(q, cache, page_ids, most_selected)`: whether `select_attend`, where it
-    is among the stages, takes these tensors.
+    is among the stages, takes these tensors. `contexts(cache)`: what stages but `dense` read in place of the
+    cache, made untimed. `asks` names what a fused `decode` takes beside q, cache and out.
     """
 
     name: str
@@ -50,8 +57,13 @@ class Backend:
     scratch_floats: Mapping[str, Callable[..., int]]
     why_not: Callable[[Point], str | None]
     fuses: Callable[[torch.Tensor, PagedCache, torch.Tensor, int], bool] = lambda *_: True
-    caches_held: int = 1
-    """Times a cache's bytes that a point takes: 1 in place, 2 when `prepare` makes a copy."""
+    contexts: Callable[[PagedCache], Mapping[str, Any]] | None = None
+    asks: tuple[str, ...] = ()
+
+    @property
+    def caches_held(self) -> int:
+        """Times a cache's bytes that a point takes: 1 in place, 2 when it is made into something else."""
+        return 2 if self.contexts else CACHES_HELD.get(self.name, 1)
 
 
 def load(name: str, device: str) -> Backend:

@@ -51,7 +51,6 @@ def _backend(name: str, device: str) -> Backend:
         prepare=_prepare,
         scratch_floats={},
         why_not=partial(_why_not, name, device),
-        caches_held=2,
     )
 
 

@@ -1,29 +1,33 @@
-"""Stages of the user's own: `NAME=MODULE:ATTRIBUTE` becomes a backend like any other.
+"""Stages of the user's own: `[NAME=]MODULE:OBJECT` becomes a backend like any other; see docs/kernels.md.
 
-The attribute is a mapping stage -> launcher, or anything with functions named like stages (a module, an
-object); the stages it lacks are the project's. An optional `scratch_floats` maps `attend` and `dense` to the
-fp32 numbers of scratch that their launchers need, an optional `variant` is added to the name of the variant.
+The object is a mapping stage -> launcher, anything with functions named like stages (a module, an object), or
+a function: the stage it is named like, else a fused decode. The stages it lacks are the project's. Beside
+stages it may hold `prepare(cache)`, whose result its own stages get in place of the cache, `scratch_floats`,
+which maps stages to the fp32 numbers of scratch that they need, and `variant`, which is added to the name.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any
 
-from questprof.backends import _LOADERS, Backend
+from questprof.backends import _LOADERS, Backend, user_module
 from questprof.backends import load as load_backend
+from questprof.backends.user_launch import ARGUMENTS, DECODE, asked_for, clean, refuse_other_arguments
+from questprof.backends.user_module import FORM
 from questprof.errors import QuestprofError
 
-STAGES = ("append", "append_kv", "score", "select", "attend", "dense", "select_attend")
+STAGES = tuple(ARGUMENTS)
 """What a stage set may hold; signatures as the project's own launchers have them."""
 FUSED_HALVES = ("select", "attend")
 """Stages that the project's fused one would run instead of the user's."""
-FORM = "Write NAME=MODULE:ATTRIBUTE, as in mine=my_kernels:stages."
+IN_DECODE = ("score", "select", "attend", "select_attend")
+"""Stages that a decode does all at once."""
+WRITERS = ("append", "append_kv")
+"""Stages that write the cache itself, whatever `prepare` made of it."""
+OTHERS = ("prepare", "scratch_floats", "variant")
 
 
 @dataclass(frozen=True)
@@ -31,39 +35,65 @@ class StageSet:
     """The stages that a user gives, and where they come from."""
 
     source: str
-    """`MODULE:ATTRIBUTE`."""
+    """`MODULE:OBJECT`."""
     stages: Mapping[str, Callable[..., Any]]
     scratch_floats: Mapping[str, Callable[..., int]]
     variant: str
     """`source`, and the set's own `variant` behind it."""
+    prepare: Callable[..., Any] | None = None
+    asks: tuple[str, ...] = ()
+    """What its decode wants beside q, cache and out."""
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """Its stages that get what `prepare` made in place of the cache."""
+        return tuple(stage for stage in self.stages if stage not in WRITERS)
+
+    def contexts(self, cache: Any) -> dict[str, Any]:
+        """What its stages read in place of `cache`, by stage; none without a `prepare`."""
+        return dict.fromkeys(self.readers, self.prepare(cache)) if self.prepare else {}
 
 
 _registered: dict[str, StageSet] = {}
 
 
 def register(spec: str) -> str:
-    """The NAME of `NAME=MODULE:ATTRIBUTE`, under which `backends.load` gives the backend from now on.
+    """The name of `[NAME=]MODULE:OBJECT`, under which `backends.load` gives the backend from now on.
 
-    Imports the module, from the working directory too. Raises QuestprofError for a spec of another form, a
-    name that is taken, and whatever `stage_set` refuses.
+    Without a NAME it is the module's. Imports the module, from the working directory too. Raises
+    QuestprofError for a spec of another form, a name that is taken, and whatever `stage_set` refuses.
     """
-    name, equals, source = spec.partition("=")
-    if not (equals and re.fullmatch(r"[A-Za-z][\w.-]*", name)):
-        raise QuestprofError(f"kernels {spec!r}", "no name stands before a =", FORM)
+    name, source = split(spec)
     if name in _LOADERS:
-        why = "a backend of the project has this name"
+        why = f"a backend of the project has the name {name}"
         raise QuestprofError(f"kernels {spec!r}", why, f"Take another name than {', '.join(_LOADERS)}.")
     taken = _registered.get(name)
     if taken and taken.source != source:
         why = f"{name} already stands for {taken.source}"
-        raise QuestprofError(f"kernels {spec!r}", why, "Give every stage set a name of its own.")
+        raise QuestprofError(f"kernels {spec!r}", why, "Give every stage set a name of its own: NAME=...")
     _registered[name] = taken or stage_set(source)
     return name
+
+
+def split(spec: str) -> tuple[str, str]:
+    """(name, `MODULE:OBJECT`) of `[NAME=]MODULE:OBJECT`; nothing is imported."""
+    name, equals, source = spec.rpartition("=")
+    if not equals:
+        name = re.sub(r"[^\w.-]", "-", user_module.module_name(source))
+    if not re.fullmatch(r"[A-Za-z][\w.-]*", name):
+        raise QuestprofError(f"kernels {spec!r}", f"{name!r} is no name", FORM)
+    user_module.split(source)
+    return name, source
 
 
 def registered() -> tuple[str, ...]:
     """The names that stage sets were registered under, in that order."""
     return tuple(_registered)
+
+
+def source_of(name: str) -> str:
+    """The `MODULE:OBJECT` registered as `name`; KeyError for another name."""
+    return _registered[name].source
 
 
 def gives(name: str, stage: str) -> bool:
@@ -79,7 +109,8 @@ def load(name: str, device: str) -> Backend:
 def over(base: Backend, stages: StageSet) -> Backend:
     """`base` with the user's stages in place of its own; `variant` names where they come from.
 
-    The base's fused stage goes when the user gives one of its halves; the user's own always runs.
+    The base's fused stage goes when the user gives one of its halves, or a `prepare` that it cannot read; the
+    user's own always runs. Without a `dense` of the user's the base's stays.
     """
     merged = {**base.stages, **stages.stages}
     own_fused = "select_attend" in stages.stages
@@ -90,13 +121,21 @@ def over(base: Backend, stages: StageSet) -> Backend:
         variant=lambda _: stages.variant,
         stages=merged,
         scratch_floats={**base.scratch_floats, **stages.scratch_floats},
+        contexts=stages.contexts if stages.prepare else None,
+        asks=stages.asks,
     )
+    if stages.prepare and "dense" in stages.stages:
+        changed = replace(changed, prepare=lambda cache, _: stages.contexts(cache)["dense"])
     return replace(changed, fuses=lambda *_: True) if own_fused else changed
 
 
 def stage_set(source: str) -> StageSet:
-    """The stages of `MODULE:ATTRIBUTE`; QuestprofError without such a module, attribute, or any stage."""
-    found = _attribute(source)
+    """The stages of `MODULE:OBJECT`; QuestprofError without such a module, object, or any stage.
+
+    Refused too: a misspelt stage, one that cannot be called as the interface calls it, and a fused decode
+    beside the stages it replaces.
+    """
+    found = user_module.found(source)
     if isinstance(found, Mapping):
         _refuse_unknown(source, found)
         given: Callable[[str, Any], Any] = found.get
@@ -106,60 +145,86 @@ def stage_set(source: str) -> StageSet:
             return getattr(found, name, default)
 
     stages = {name: given(name, None) for name in STAGES if given(name, None) is not None}
+    if not stages and callable(found) and not isinstance(found, type):
+        name = getattr(found, "__name__", DECODE)
+        stages = {name if name in STAGES else DECODE: found}
+    _refuse_broken(source, stages)
+    prepare = given("prepare", None)
+    if prepare is not None and not callable(prepare):
+        raise QuestprofError(f"kernels {source!r}", "its prepare cannot be called", "Define prepare(cache).")
+    own = given("variant", "")
+    return StageSet(
+        source,
+        {name: clean(source, name, launcher) for name, launcher in stages.items()},
+        _scratch_floats(source, given("scratch_floats", None)),
+        f"{source} {own}" if isinstance(own, str) and own else source,
+        clean_prepare(source, prepare) if prepare else None,
+        asked_for(source, stages[DECODE]) if DECODE in stages else (),
+    )
+
+
+def countable(source: str) -> StageSet:
+    """As `stage_set`, for what counts bytes stage by stage: QuestprofError for a decode or a `prepare`."""
+    stages = stage_set(source)
+    if DECODE in stages.stages or stages.prepare:
+        what = "a fused decode" if DECODE in stages.stages else "a layout of its own (prepare)"
+        raise QuestprofError(
+            f"kernels {source!r}",
+            f"bytes are counted tensor by tensor in score, select and attend, and it brings {what}",
+            "Count a set of stages over the paged cache; sweep and --check-only take this one.",
+        )
+    return stages
+
+
+def clean_prepare(source: str, prepare: Callable[..., Any]) -> Callable[..., Any]:
+    """`prepare`, whose errors name their file and line; what it returns goes to the stages."""
+    box: list[Any] = []
+
+    def made(cache: Any) -> None:
+        box[:] = [prepare(cache)]
+
+    checked = clean(source, "prepare", made)
+
+    def launch(cache: Any) -> Any:
+        checked(cache)
+        return box.pop()
+
+    return launch
+
+
+def _refuse_broken(source: str, stages: Mapping[str, Any]) -> None:
+    """QuestprofError for no stage at all, one that is no function, and stages that exclude each other."""
     broken = [name for name, launcher in stages.items() if not callable(launcher)]
     if broken or not stages:
         why = f"its {broken[0]} cannot be called" if broken else "it holds no stage that can be called"
         raise QuestprofError(f"kernels {source!r}", why, f"Name functions like stages: {', '.join(STAGES)}.")
-    own = given("variant", "")
-    variant = f"{source} {own}" if isinstance(own, str) and own else source
-    return StageSet(source, stages, dict(given("scratch_floats", None) or {}), variant)
+    both = [name for name in IN_DECODE if DECODE in stages and name in stages]
+    if both:
+        why = f"it brings both {DECODE} and {both[0]}, which decode does as well"
+        fix = "Put the fused decode and the stages in two objects, and name each with --kernel."
+        raise QuestprofError(f"kernels {source!r}", why, fix)
+    for name, launcher in stages.items():
+        refuse_other_arguments(source, name, launcher)
 
 
-def _attribute(source: str) -> Any:
-    """What `MODULE:ATTRIBUTE` names; the attribute may be dotted."""
-    module_name, colon, attribute = source.partition(":")
-    if not (module_name and colon and attribute):
-        raise QuestprofError(f"kernels {source!r}", "it is not MODULE:ATTRIBUTE", FORM)
-    found: Any = _module(source, module_name)
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            public = [name for name in vars(found) if not name.startswith("_")] if _has_vars(found) else []
-            raise QuestprofError(
-                f"kernels {source!r}",
-                f"{module_name} has no {attribute}",
-                f"It has {', '.join(public[:8])}." if public else f"Define {attribute} in {module_name}.",
-            )
-        found = getattr(found, part)
-    return found
-
-
-def _has_vars(value: Any) -> bool:
-    return hasattr(value, "__dict__")
-
-
-def _module(source: str, name: str) -> Any:
-    """The module `name`, looked for in the working directory first, as `python -m` does."""
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.insert(0, os.getcwd())
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            fix = f"Run where {error.name} can be imported from: here, or on PYTHONPATH."
-            raise QuestprofError(f"kernels {source!r}", f"there is no module {error.name}", fix) from error
-        raise _broken(source, name, error) from error
-    except (Exception, SystemExit) as error:
-        raise _broken(source, name, error) from error
-
-
-def _broken(source: str, module: str, error: BaseException) -> QuestprofError:
-    reason = f"importing {module} ended in {type(error).__name__}: {error}"
-    return QuestprofError(f"kernels {source!r}", reason, f"Make `python -c 'import {module}'` work first.")
+def _scratch_floats(source: str, found: Any) -> dict[str, Callable[..., int]]:
+    """A user's `scratch_floats`, by stage; QuestprofError for anything but functions by stage."""
+    why = ""
+    if found is not None and not isinstance(found, Mapping):
+        why = f"its scratch_floats is a {type(found).__name__}, not a mapping from stages to functions"
+    elif broken := [
+        name for name, count in (found or {}).items() if name not in STAGES or not callable(count)
+    ]:
+        why = f"its scratch_floats has {broken[0]!r}, which is no stage with a function"
+    if why:
+        fix = "Write scratch_floats = {'attend': lambda q, cache, page_ids: 1024}."
+        raise QuestprofError(f"kernels {source!r}", why, fix)
+    return dict(found or {})
 
 
 def _refuse_unknown(source: str, found: Mapping[Any, Any]) -> None:
     """QuestprofError for a name in a mapping that is no stage: a misspelt one would run the project's."""
-    unknown = [name for name in found if name not in (*STAGES, "scratch_floats", "variant")]
+    unknown = [name for name in found if name not in (*STAGES, *OTHERS)]
     if unknown:
-        fix = f"Stages are {', '.join(STAGES)}."
+        fix = f"Stages are {', '.join(STAGES)}; beside them may stand {', '.join(OTHERS)}."
         raise QuestprofError(f"kernels {source!r}", f"{unknown[0]!r} is no stage", fix)

@@ -54,9 +54,9 @@ class Plan:
 def plan_tasks(asked: Asked, source: str, how: How) -> Plan:
     """The plan of `source`: auto, ncu or trace. QuestprofError for kernels or a grid that cannot be."""
     if how.kernels:
-        from questprof.backends.user import stage_set
+        from questprof.backends.user import countable
 
-        stage_set(how.kernels)
+        countable(how.kernels)
     trace = Task("trace", plan_points(asked, "cpu"), how)
     if source == "trace" or (source == "auto" and not _has_gpu()):
         return Plan((trace,), "cpu", (f"trace: {TRACED}",))

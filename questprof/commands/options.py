@@ -68,8 +68,12 @@ STAGE_SETS = Annotated[
     typer.Option(
         "--kernel",
         "--kernels",
-        help="Stages of your own, NAME=MODULE:ATTRIBUTE, timed in the same loop; may be repeated.",
+        help="Stages or a decode of your own, [NAME=]MODULE:OBJECT, timed in the same loop; may be repeated.",
     ),
+]
+CHECK_ONLY = Annotated[
+    bool,
+    typer.Option("--check-only", help="Check each --kernel stage by stage against float64; time nothing."),
 ]
 SAMPLES = Annotated[
     int | None,
@@ -78,7 +82,10 @@ SAMPLES = Annotated[
 PRECISION = Annotated[
     float | None,
     typer.Option(
-        "--precision", min=0.01, help="Stop at medians known to so many percent; 0.5 on a GPU, 2 on a CPU."
+        "--precision",
+        min=0.01,
+        max=100,
+        help="Stop at medians known to so many percent; 0.5 on a GPU, 2 on a CPU.",
     ),
 ]
 MAX_SAMPLES = Annotated[
@@ -87,6 +94,12 @@ MAX_SAMPLES = Annotated[
 MAX_SECONDS = Annotated[
     float | None,
     typer.Option("--max-seconds", min=0.1, help="Most seconds of timing a block; 3 on a GPU, 10 on a CPU."),
+]
+SINGLE_STEPS = Annotated[
+    int | None,
+    typer.Option(
+        "--single-steps", min=0, help="Steps timed one by one on a GPU, for p95 and p99; 100. 0: none."
+    ),
 ]
 ENERGY = Annotated[
     bool, typer.Option("--energy", help="Also count each stage's energy for a second (GPU; NVML).")
@@ -98,7 +111,7 @@ SHARD = Annotated[str | None, typer.Option("--shard", help="i/n: the i-th of n p
 DRY_RUN = Annotated[
     bool, typer.Option("--dry-run", help="Print the grid with memory and time; measure nothing.")
 ]
-SEED = Annotated[int, typer.Option("--seed", help="Seed of data and page order.")]
+SEED = Annotated[int, typer.Option("--seed", min=0, max=(1 << 32) - 1, help="Seed of data and page order.")]
 JSON = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, all else on stderr.")]
 FORCE = Annotated[bool, typer.Option("--force", help="Replace existing outputs.")]
 HTML = Annotated[Path | None, typer.Option("--html", help="Write the page here.")]

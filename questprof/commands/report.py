@@ -24,11 +24,13 @@ def report(
     ] = False,
     force: options.FORCE = False,
 ) -> None:
-    """Render profiles to one self-contained HTML file; shards of one grid are joined."""
+    """Render profiles to one self-contained HTML file: one verdict of all, then each with its sections.
+
+    Shards of one grid are joined, and two runs of one grid are compared, the first being the base.
+    """
     from questprof.errors import QuestprofError
     from questprof.report import write_report
     from questprof.store import read_profile
-    from questprof.sweep.merge import merge_profiles
 
     modes: dict[str, Literal["inline", "cdn", "directory"]] = {
         "inline": "inline",
@@ -46,5 +48,5 @@ def report(
     target = output or profiles[0].with_suffix(".html")
     if target.resolve() in {path.resolve() for path in profiles}:
         raise QuestprofError(f"{target}", "it is the profile itself", "Name another page with -o.")
-    write_report(merge_profiles(read), target, modes[plotlyjs], force)
+    write_report(read, target, modes[plotlyjs], force)
     print(target)

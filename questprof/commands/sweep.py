@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from questprof.commands import options
+from questprof.commands.check_only import SHAPES as CHECKED_SHAPES
+from questprof.commands.check_only import check_only as check_kernels
 from questprof.errors import Exit, QuestprofError
 
 if TYPE_CHECKING:
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
     from questprof.sweep.outputs import Outputs
     from questprof.sweep.settings import Settings
 
-NOT_IN_PRESETS = ("preset", "list_presets", "output", "html", "resume", "retry", "skip_corrupt", "force")
+NOT_IN_PRESETS = (
+    *("preset", "check_only", "list_presets"),
+    *("output", "html", "resume", "retry", "skip_corrupt", "force"),
+)
 
 
 def _use_preset(context: typer.Context, name: str | None) -> str | None:
@@ -58,6 +63,7 @@ def sweep(
     device: options.DEVICE = "auto",
     backends: options.BACKENDS = None,
     kernel: options.STAGE_SETS = None,
+    check_only: options.CHECK_ONLY = False,
     policies: options.POLICIES = "quest",
     summary_layout: options.SUMMARY_LAYOUT = "auto",
     data: options.DATA = "independent,shared",
@@ -110,20 +116,26 @@ def sweep(
 
     where = resolve_device(device)
     default = DEFAULTS[where]
+    shapes = tuple(
+        resolve_shape(
+            name,
+            kv_dtype=dtype or default.dtype,
+            summary_dtype=summary_dtype,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            layers=layers,
+        )
+        for name in shape or (CHECKED_SHAPES if check_only else ["llama-2-7b"])
+    )
+    layouts = () if summary_layout == "auto" else check_names(summary_layout, "summary layout")
+    if check_only:
+        sizes, named = parse_sizes(page_sizes, "page size"), check_names(policies, "policy")
+        check_kernels(kernel or (), where, shapes, sizes, layouts, named, seed, json=json)
+        return
     kernels = tuple(dict.fromkeys(user.register(spec) for spec in kernel or ()))
     grid = Grid(
-        shapes=tuple(
-            resolve_shape(
-                name,
-                kv_dtype=dtype or default.dtype,
-                summary_dtype=summary_dtype,
-                heads=heads,
-                kv_heads=kv_heads,
-                head_dim=head_dim,
-                layers=layers,
-            )
-            for name in shape or ["llama-2-7b"]
-        ),
+        shapes=shapes,
         lengths=parse_sizes(default.lengths if lengths is None else lengths, "length"),
         page_sizes=parse_sizes(page_sizes, "page size"),
         budgets=parse_budgets(default.budgets if budgets is None else budgets),
@@ -133,7 +145,7 @@ def sweep(
         backends=check_names(default_backends(where) if backends is None else backends, "backend"),
         kernels=kernels,
         kernels_with_dense=tuple(name for name in kernels if user.gives(name, "dense")),
-        summary_layouts=() if summary_layout == "auto" else check_names(summary_layout, "summary layout"),
+        summary_layouts=layouts,
         data=check_names(data, "data"),
         page_orders=check_names(page_order, "page order"),
         pool_bytes=parse_bytes(pool, "pool"),

@@ -19,8 +19,8 @@ WATCH_S = 1.0
 def main() -> None:
     """Count every point of the order, each line out as soon as it is known."""
     os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported, or it would compile
-    _watch_parent()
-    lines = _own_output()
+    watch_parent()
+    lines = own_output()
     import msgspec
     import questprof_kernels.interpreter  # noqa: F401
     import torch
@@ -40,7 +40,7 @@ def main() -> None:
         lines.flush()
 
 
-def _own_output() -> BinaryIO:
+def own_output() -> BinaryIO:
     """Standard output for the lines alone; whoever else writes to it writes to standard error from now on."""
     sys.stdout.flush()
     lines = os.fdopen(os.dup(1), "wb")
@@ -48,7 +48,7 @@ def _own_output() -> BinaryIO:
     return lines
 
 
-def _watch_parent() -> None:
+def watch_parent() -> None:
     """End this process when its parent has gone without ending it."""
     parent = os.getppid()
 

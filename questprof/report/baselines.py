@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from questprof.grid import NORMAL_DATA
-from questprof.model import Point, Profile
+from questprof.model import Data, Point, Profile
+from questprof.points import kernels, setting
 from questprof.report.section import Block
 from questprof.rows import Baseline, Row
-from questprof.scan import point_key, scan_rows
+from questprof.scan import scan_rows
+from questprof.structs import canonical_json
 from questprof.units import format_count, format_us
 
 MISSING = {"text": "–", "best": False}
@@ -20,16 +24,16 @@ def build(profile: Profile, prefix: str) -> Block | None:
     rows = scan_rows(profile)
     groups: dict[bytes, list[Row]] = {}
     for row in rows:
-        groups.setdefault(_cache(row.point), []).append(row)
+        groups.setdefault(canonical_json(_cache(row.point)), []).append(row)
     tables = [table for group in groups.values() if (table := _table(group))]
     return Block("baselines.html", {"tables": tables}) if tables else None
 
 
-def _cache(point: Point) -> bytes:
+def _cache(point: Point) -> Point:
     """What the rows of one table share: all but lengths, budgets and the ways of `_way`."""
-    keys = "independent" if point.data in NORMAL_DATA else point.data
-    free = {"seq_len": 0, "token_budget": 0, "policy": "", "backend": "", "variant": "", "data": keys}
-    return point_key(point, summary_layout="paired", **free)
+    keys: Data = "independent" if point.data in NORMAL_DATA else point.data
+    alike = replace(point, seq_len=0, token_budget=0, data=keys, summary_layout="paired")
+    return replace(alike, policy="quest", backend="questprof", variant="")
 
 
 def _way(row: Row) -> str:
@@ -37,11 +41,7 @@ def _way(row: Row) -> str:
     point = row.point
     queries = f", {point.data} queries" if point.shape.group_size > 1 and point.data in NORMAL_DATA else ""
     policy = f", {point.policy}" if point.policy != "quest" else ""
-    return f"{_kernels(point)}, {point.summary_layout}{policy}{queries}"
-
-
-def _kernels(point: Point) -> str:
-    return f"{point.backend} ({point.variant})" if point.variant else point.backend
+    return f"{kernels(point)}, {point.summary_layout}{policy}{queries}"
 
 
 def _table(rows: Sequence[Row]) -> dict[str, Any] | None:
@@ -55,18 +55,11 @@ def _table(rows: Sequence[Row]) -> dict[str, Any] | None:
     for row in rows:
         lengths.setdefault(row.seq_len, []).append(row)
     return {
-        "title": _title(rows[0].point),
+        "title": setting(_cache(rows[0].point), queries=False),
         "baselines": [{"name": name, "variant": variants[name]} for name in names],
         "ways": list(ways),
         "lengths": [_length(found, names, ways) for _, found in sorted(lengths.items())],
     }
-
-
-def _title(point: Point) -> str:
-    keys = f", {point.data} keys" if point.data not in NORMAL_DATA else ""
-    order = f", {point.page_order} pages" if point.page_order != "shuffled" else ""
-    shape = f"{point.shape.name} ({point.shape.kv_dtype})"
-    return f"{shape}, batch {point.batch_size}, page {point.page_size}{order}{keys}"
 
 
 def _length(rows: Sequence[Row], names: Sequence[str], ways: Sequence[str]) -> dict[str, Any]:
@@ -88,7 +81,7 @@ def _length(rows: Sequence[Row], names: Sequence[str], ways: Sequence[str]) -> d
 
 
 def _quests(found: Mapping[str, Row], ways: Sequence[str]) -> list[dict[str, Any]]:
-    best = max((row.speed_up or 0 for row in found.values()), default=0)
+    best = max((row.speed_up or 0 for row in found.values() if row.usable), default=0)
     return [cell for way in ways for cell in _quest(found.get(way), best)]
 
 
@@ -116,7 +109,7 @@ def _quest(row: Row | None, best: float) -> list[dict[str, Any]]:
         f"{row.speed_up:.2f}x{'' if row.usable else ' ?'}" if row.speed_up else "–",
         f"{row.most_speed_up:.2f}x" if row.most_speed_up else "–",
     ]
-    bests = (False, bool(row.speed_up) and row.speed_up == best, False)
+    bests = (False, row.usable and row.speed_up == best, False)
     return [
         {"text": text, "best": is_best, "reason": reason}
         for text, is_best, reason in zip(texts, bests, reasons, strict=True)

@@ -13,7 +13,7 @@ from questprof.model import Point, Profile
 from questprof.report.bytes_figure import stack_figure
 from questprof.report.bytes_tables import other_tables, ratio_tables, stage_table, term_table
 from questprof.report.length_scan import shape_text
-from questprof.report.section import Block, Verdict
+from questprof.report.section import Block, Verdict, selectors
 from questprof.scan import point_key
 
 COUNTED: Final[dict[Source, str]] = {"ncu": "measured", "trace": "counted", "formula": "modelled"}
@@ -37,7 +37,7 @@ def build(profile: Profile, prefix: str) -> Block | None:
     lines = summary_lines(judgements)
     context = {
         "panels": panels,
-        "selectors": _selectors(panels),
+        "selectors": selectors([panel["settings"] for panel in panels]),
         "lines": lines,
         "failures": failures(judgements, MAX_FAILURES),
         "alarms": tuple(dict.fromkeys(alarm for one in judgements for alarm in one.alarms)),
@@ -116,13 +116,6 @@ def _words(settings: dict[str, str]) -> list[str]:
         for name, value in settings.items()
         if _USUAL.get(name) != value
     ]
-
-
-def _selectors(panels: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One selector per setting that takes several values."""
-    names = dict.fromkeys(name for panel in panels for name in panel["settings"])
-    values = {name: dict.fromkeys(panel["settings"][name] for panel in panels) for name in names}
-    return [{"name": name, "values": list(found)} for name, found in values.items() if len(found) > 1]
 
 
 def _ratios(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:

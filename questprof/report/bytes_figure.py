@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from questprof.bytecheck.judgement import Judgement, StageFinding
-from questprof.units import format_bytes, format_count
+from questprof.units import format_bytes, format_count, six_digits
 
 TERMS: Final = (
     ("summary", "summary, eq. (10)", "score"),
@@ -81,13 +81,13 @@ def _column(judgement: Judgement) -> dict[str, Any] | None:
     length = format_count(judgement.point.seq_len)
     return {
         "length": length,
-        "terms": [_digits(size / dense.predicted_bytes) for size in sums],
+        "terms": [six_digits(size / dense.predicted_bytes) for size in sums],
         "texts": [
             f"{length} tokens, {name}: {format_bytes(size)}, {size / dense.predicted_bytes:.4f} of dense, "
             "modelled: formula"
             for size, (_, name, _) in zip(sums, TERMS, strict=True)
         ],
-        "counted": _digits(sum(stage.read.counted_bytes for stage in chain) / dense.counted_bytes)
+        "counted": six_digits(sum(stage.read.counted_bytes for stage in chain) / dense.counted_bytes)
         if dense.counted_bytes > 0
         else None,
     }
@@ -101,7 +101,3 @@ def _sum(stages: Sequence[StageFinding], tensor: str) -> int:
         for term in stage.terms
         if (term.tensor == tensor if tensor else not term.in_eq12)
     )
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.6g}")

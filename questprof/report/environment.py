@@ -6,13 +6,15 @@ from collections import Counter
 from typing import Any
 
 from questprof.model import Profile
-from questprof.report.section import Block
+from questprof.report.evidence import name_of
+from questprof.report.records import listing
+from questprof.report.section import Block, Context
 from questprof.rows import summarise
 from questprof.scan import best_ceiling
 from questprof.units import format_bytes
 
 
-def build(profile: Profile, prefix: str) -> Block:
+def build(profile: Profile, prefix: str, page: Context) -> Block:
     """The section; every profile has one."""
     header = profile.header
     context = {
@@ -22,6 +24,12 @@ def build(profile: Profile, prefix: str) -> Block:
         "ceilings": _ceilings(profile),
         "num_calibrated": sum(bool(record.calibration) for record in profile.records),
         "warnings": profile.warnings,
+        "id": prefix,
+        "files": [
+            {"name": name_of(one, i), **listing(one)}
+            for i, one in enumerate(page.members, start=1)
+            if one.records
+        ],
     }
     return Block("environment.html", context)
 

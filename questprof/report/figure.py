@@ -10,12 +10,13 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from questprof.crossover.sentences import crossover, format_length
 from questprof.crossover.tables import MEASURED, MODELLED
 from questprof.rows import Row, Series, Stat
-from questprof.units import format_count
+from questprof.units import format_count, six_digits
 
 UNITS: Final = (
     ("us", "us", "time, us", "log"),
@@ -25,8 +26,15 @@ UNITS: Final = (
 """Key in `meta.y`, name of the button, title of the axis, type of the axis."""
 _DENSE_MARKS: Final = (("square", "solid"), ("diamond", "dot"), ("pentagon", "dashdot"), ("hexagon", "dot"))
 _QUEST_MARKS: Final = ("circle", "triangle-up", "triangle-down", "star", "hexagram", "bowtie")
-_STAGE_MARKS: Final = {"score": "diamond-open", "select": "x-open", "attend": "square-open"}
-_RANKS: Final = ("dense", "quest", "score", "select", "attend", "crossing", "ceiling")
+_STAGE_MARKS: Final = {
+    "score": "diamond-open",
+    "select": "x-open",
+    "attend": "square-open",
+    "append": "cross-open",
+}
+_RANKS: Final = ("dense", "quest", "score", "select", "attend", "append", "crossing", "predicted", "ceiling")
+MOST_BUDGETS: Final = 12
+MOST_TICKS: Final = 12
 
 
 class Cell(NamedTuple):
@@ -39,35 +47,39 @@ class Cell(NamedTuple):
     stat: Stat | None = None
 
 
-def figure(series: Sequence[Series]) -> dict[str, Any]:
+def figure(series: Sequence[Series], predicted: Sequence[float | None] = ()) -> dict[str, Any]:
     """Figure of the series of one panel (they differ in budget alone), for page.js.
 
     `data` and `layout` are plotly's; `budgets`, `crossings` (x in tokens) and `units` feed the controls.
+    `predicted`: the modelled crossover of each series, tokens.
     """
-    import plotly.graph_objects as go
-
-    rows = [row for one in series for row in one.rows]
+    modelled = dict(zip([one.token_budget for one in series], predicted, strict=False))
+    shown = _spread_out(series)
+    rows = [row for one in shown for row in one.rows]
     traces = [
         *_dense(rows),
-        *(trace for i, one in enumerate(series) for trace in _quest(one, i, len(series))),
+        *(trace for i, one in enumerate(shown) for trace in _quest(one, i, len(shown))),
+        *filter(None, (_predicted(one, modelled.get(one.token_budget)) for one in shown)),
     ]
     lengths = sorted({row.seq_len for row in rows})
     ticks = [length for length in lengths if length & (length - 1) == 0]
-    ticks = ticks if len(ticks) >= 2 else lengths
+    ticks = ticks if len(ticks) >= 2 else lengths[:: -(-len(lengths) // MOST_TICKS)]
     axis = {"type": "log", "tickvals": ticks, "ticktext": [format_count(tick) for tick in ticks]}
-    layout = {
-        "template": "none",
-        "xaxis": axis | {"title": {"text": "context length, tokens", "standoff": 6}},
-    }
-    drawn = go.Figure(data=[go.Scatter(trace) for trace in traces], layout=layout).to_plotly_json()
-    drawn["layout"].pop("template", None)
     return {
-        "data": drawn["data"],
-        "layout": drawn["layout"],
+        "data": traces,
+        "layout": {"xaxis": axis | {"title": {"text": "context length, tokens", "standoff": 6}}},
         "units": {key: {"title": title, "type": kind} for key, _, title, kind in UNITS},
-        "budgets": [one.token_budget for one in series],
-        "crossings": [mark for one in series if (mark := _crossing_mark(one))],
+        "budgets": [one.token_budget for one in shown],
+        "crossings": [mark for one in shown if (mark := _crossing_mark(one))],
     }
+
+
+def _spread_out(series: Sequence[Series]) -> Sequence[Series]:
+    """At most MOST_BUDGETS of them, first and last included: more curves tell nothing."""
+    if len(series) <= MOST_BUDGETS:
+        return series
+    places = {round(i * (len(series) - 1) / (MOST_BUDGETS - 1)) for i in range(MOST_BUDGETS)}
+    return [series[place] for place in sorted(places)]
 
 
 def _dense(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -137,14 +149,16 @@ def _trace(
     ordered = [by_length[length] for length in sorted(by_length)]
     values = {
         "us": [cell.us for cell in ordered],
-        "x": [_digits(cell.us / cell.dense_us) if cell.us and cell.dense_us else None for cell in ordered],
+        "x": [six_digits(cell.us / cell.dense_us) if cell.us and cell.dense_us else None for cell in ordered],
         "gb_s": [
-            _digits(cell.num_bytes / cell.us / 1e3) if cell.us and cell.num_bytes else None
+            six_digits(cell.num_bytes / cell.us / 1e3) if cell.us and cell.num_bytes else None
             for cell in ordered
         ],
     }
     stats = [cell.stat for cell in ordered]
-    spread = [[_digits(stat.p10), _digits(stat.p90), stat.num_samples] if stat else None for stat in stats]
+    spread = [
+        [six_digits(stat.p10), six_digits(stat.p90), stat.num_samples] if stat else None for stat in stats
+    ]
     meta = {"role": role, "budget": budget, "source": source, "y": values, "spread": spread}
     return {
         "name": html.escape(name),
@@ -155,11 +169,6 @@ def _trace(
         "legendrank": _RANKS.index(role.split("-")[0]),
         "meta": meta,
     }
-
-
-def _digits(value: float) -> float:
-    """Six significant digits: derived figures need no more, and pages stay small."""
-    return float(f"{value:.6g}")
 
 
 def _crossing(one: Series) -> dict[str, Any] | None:
@@ -177,6 +186,19 @@ def _crossing(one: Series) -> dict[str, Any] | None:
     cells = [Cell(found.seq_len, us, us)]
     trace = _trace(name, "crossing", one.token_budget, cells, dash="solid", symbol="x", source=source)
     return trace | {"mode": "markers", "showlegend": False}
+
+
+def _predicted(one: Series, seq_len: float | None) -> dict[str, Any] | None:
+    """A mark at the modelled crossover, on the measured dense curve; None where that does not reach it."""
+    timed = [(row.seq_len, row.dense_us) for row in one.rows if row.dense_us]
+    for (low, low_us), (high, high_us) in pairwise(timed):
+        if seq_len and low <= seq_len <= high:
+            us = low_us * (high_us / low_us) ** (math.log(seq_len / low) / math.log(high / low))
+            name, cells = f"crossover, budget {one.budget_text}, modelled", [Cell(seq_len, us, us)]
+            mark = {"dash": "solid", "symbol": "x-thin-open", "source": MODELLED}
+            trace = _trace(name, "predicted", one.token_budget, cells, **mark)
+            return trace | {"mode": "markers", "showlegend": False}
+    return None
 
 
 def _crossing_mark(one: Series) -> dict[str, Any] | None:

@@ -12,10 +12,12 @@ from questprof.crossover.traffic import stored
 from questprof.grid import NORMAL_DATA
 from questprof.model import Point, Profile, Shape
 from questprof.report.figure import UNITS, figure
-from questprof.report.section import Block, Verdict
+from questprof.report.records import Lines
+from questprof.report.scanned import rows_of
+from questprof.report.section import Block, Context, Verdict, selectors
 from questprof.report.table import table, why_no_tails
 from questprof.rows import ALL, Row, Series
-from questprof.scan import scan_rows, series, setting_key
+from questprof.scan import series, setting_key
 from questprof.units import format_bytes, format_count
 
 PICKS: Final = {"independent": "independently", "shared": "the same pages"}
@@ -39,21 +41,21 @@ class Panel(NamedTuple):
     series: tuple[Series, ...]
 
 
-def build(profile: Profile, prefix: str) -> Block | None:
+def build(profile: Profile, prefix: str, page: Context) -> Block | None:
     """The section, or None for a profile without Quest points."""
-    rows = scan_rows(profile)
+    rows = rows_of(profile)
     if not rows:
         return None
     panels = _panels(series(rows))
     outlooks = [outlook(panel.series, tuple(stored().values())) for panel in panels]
     shown = [
-        _panel(panel, found, f"{prefix}-{i}")
+        _panel(panel, found, f"{prefix}-{i}", page.lines)
         for i, (panel, found) in enumerate(zip(panels, outlooks, strict=True), start=1)
     ]
     context = {
         "panels": shown,
         "overview": _plain(overview(outlooks)) if len(panels) > 1 else None,
-        "selectors": _selectors(panels),
+        "selectors": selectors([panel.settings for panel in panels]),
         "units": [{"key": key, "name": name} for key, name, _, _ in UNITS],
         "not_ok": _not_ok(rows),
         "alarms": tuple(dict.fromkeys(alarm for row in rows for alarm in row.alarms)),
@@ -115,23 +117,19 @@ def _title(settings: dict[str, str]) -> str:
     return ", ".join([text, *rest])
 
 
-def _selectors(panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """One selector per setting that takes several values, with the values in the panels' order."""
-    names = dict.fromkeys(name for panel in panels for name in panel.settings)
-    values = {name: dict.fromkeys(panel.settings.get(name, "-") for panel in panels) for name in names}
-    return [{"name": name, "values": list(found)} for name, found in values.items() if len(found) > 1]
-
-
-def _panel(panel: Panel, found: Outlook, uid: str) -> dict[str, Any]:
+def _panel(panel: Panel, found: Outlook, uid: str, lines: Lines) -> dict[str, Any]:
     rows = [row for one in panel.series for row in one.rows]
-    drawn = figure(panel.series)
+    predicted = [answer.modelled.seq_len if answer.modelled else None for answer in found.answers]
+    drawn = figure(panel.series, predicted)
+    drawn["focus"] = _focus(panel.series, drawn["budgets"])
     ceilings = sorted({row.ceiling_gb_s for row in rows if row.ceiling_gb_s})
     return {
         "id": uid,
         "title": _title(panel.settings),
         "settings": panel.settings,
         "figure": drawn,
-        "focus": _focus(panel.series),
+        "focus": drawn["focus"],
+        "records": lines.of_points([row.point for row in rows]),
         "sentences": verdicts(panel.series),
         "table": table(rows),
         "no_tails": why_no_tails(rows),
@@ -150,9 +148,10 @@ def _plain(one: Table) -> dict[str, Any]:
     }
 
 
-def _focus(found: Sequence[Series]) -> int:
-    """Budget whose stages are shown first: the middle one of those that are below some length."""
-    useful = [one for one in found if not all(row.trivial for row in one.rows)] or list(found)
+def _focus(found: Sequence[Series], drawn: Sequence[int]) -> int:
+    """Budget whose stages are shown first: the middle one of those drawn that are below some length."""
+    there = [one for one in found if one.token_budget in drawn]
+    useful = [one for one in there if not all(row.trivial for row in one.rows)] or there
     return useful[(len(useful) - 1) // 2].token_budget
 
 

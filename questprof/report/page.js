@@ -4,8 +4,9 @@
   const root = document.documentElement;
   root.classList.add("js");
   const themes = [matchMedia("(prefers-color-scheme: dark)"), matchMedia("print")];
+  const plain = [...document.querySelectorAll(".plain-figure")];
   const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
-  const COLOURS = { "dense-floor": "dense", "quest-floor": "quest", ceiling: "muted", crossing: "ink" };
+  const COLOURS = { "dense-floor": "dense", "quest-floor": "quest", ceiling: "muted", crossing: "ink", predicted: "ink" };
   const CONFIG = { displaylogo: false, responsive: true, showSendToCloud: false, plotlyServerURL: "",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
   const NARROW = 520, LEGEND_ENTRY = 135, PLAIN_ENTRY = 215, LEGEND_ROW = 20, TICKS_AND_TITLE = 90;
@@ -29,6 +30,7 @@
     const { role, budget: own, y } = trace.meta;
     const focus = own === null || own === budget;
     const total = role === "quest" || role === "crossing";
+    const mark = role === "crossing" || role === "predicted";
     const paint = colour(COLOURS[role] || role);
     const width = role.endsWith("floor") || role === "ceiling" ? 1.5 : role === "quest" ? (focus ? 3.5 : 1.5) : 2;
     return {
@@ -39,9 +41,24 @@
       visible: y[unit].some((value) => value !== null) && (focus || total),
       opacity: focus ? 1 : 0.65,
       line: { ...trace.line, color: paint, width },
-      marker: { ...trace.marker, color: paint, size: role === "crossing" ? (focus ? 12 : 8) : 8 },
+      marker: { ...trace.marker, color: paint, size: mark ? (focus ? 12 : 8) : 8, ...(mark ? { line: { width: 2, color: paint } } : {}) },
       textfont: { color: paint },
+      ...(focus ? bars(trace, unit, paint) : {}),
     };
+  }
+
+  // 10th to 90th percentile of every point, in the unit of the curve; GB/s turn the interval round.
+  function bars(trace, unit, paint) {
+    const { y, spread } = trace.meta;
+    if (!spread.some((one) => one)) return {};
+    const scaled = (i, us) => (unit === "gb_s" ? y[unit][i] * y.us[i] / us : y[unit][i] * us / y.us[i]);
+    const ends = spread.map((one, i) => {
+      if (!one || !y.us[i] || y[unit][i] === null) return [0, 0];
+      const both = [scaled(i, one[0]), scaled(i, one[1])].sort((a, b) => a - b);
+      return [Math.max(0, y[unit][i] - both[0]), Math.max(0, both[1] - y[unit][i])];
+    });
+    return { error_y: { type: "data", symmetric: false, array: ends.map((one) => one[1]), arrayminus: ends.map((one) => one[0]),
+      color: paint, thickness: 1.2, width: 3 } };
   }
 
   function marked(crossing, axis) {
@@ -91,9 +108,19 @@
     };
   }
 
+  // Plotly draws, and what was a picture by its label becomes a group: its buttons can be reached with the keyboard.
+  function plotted(plot, traces, layout, width) {
+    plot.setAttribute("role", "group");
+    Plotly.react(plot, traces, layout, { ...CONFIG, displayModeBar: width < NARROW ? false : "hover" });
+  }
+
   function draw(panel) {
     if (panel.hidden || !window.Plotly) return;
-    if (!panel.querySelector("input")) { drawPlain(panel); return; }
+    if (!panel.querySelector("input")) {
+      const inside = [...panel.querySelectorAll(".plain-figure")];
+      (inside.length ? inside : [panel]).forEach(drawPlain);
+      return;
+    }
     const spec = panel.spec || (panel.spec = JSON.parse(panel.querySelector(".figure-data").textContent));
     const chosen = (name) => {
       const inputs = [...panel.querySelectorAll("input")].filter((input) => input.name === `${panel.id}-${name}`);
@@ -104,33 +131,45 @@
     const traces = spec.data.map((trace) => restyled(trace, unit, budget));
     const entries = traces.filter((trace) => trace.visible && trace.showlegend !== false).length;
     const width = plot.clientWidth;
-    Plotly.react(plot, traces, layout(spec, unit, budget, width, entries), { ...CONFIG, displayModeBar: width < NARROW ? false : "hover" });
+    plotted(plot, traces, layout(spec, unit, budget, width, entries), width);
+  }
+
+  // Cells from the paper's colour to the role's; every cell carries its number, so that no colour has to be read.
+  function heatMap(trace, paint) {
+    const shade = (alpha) => `rgba(${[1, 3, 5].map((i) => parseInt(paint.slice(i, i + 2), 16)).join()},${alpha})`;
+    return { ...trace, hoverinfo: "text", hovertext: trace.meta.hover, colorscale: [[0, shade(0.06)], [1, shade(0.5)]],
+      showscale: false, xgap: 3, ygap: 3, textfont: { color: colour("ink"), size: 13 }, texttemplate: trace.texttemplate || "%{text}", hoverongaps: false };
   }
 
   // A figure without controls: a trace's role is its colour, its hover texts come escaped.
   function drawPlain(figure) {
-    if (!window.Plotly || !figure.querySelector(".figure-data")) return;
+    if (!window.Plotly || !figure.querySelector(".figure-data") || figure.closest("[hidden]")) return;
     const spec = figure.spec || (figure.spec = JSON.parse(figure.querySelector(".figure-data").textContent));
     const plot = figure.querySelector(".plot");
     const width = plot.clientWidth;
     const traces = spec.data.map((trace) => {
       const paint = colour(trace.meta.role);
+      if (trace.type === "heatmap") return heatMap(trace, paint);
       return { ...trace, hoverinfo: "text", hovertext: trace.meta.hover, line: { ...trace.line, color: paint, width: 2 },
-        marker: { ...trace.marker, color: paint, size: 9 } };
+        marker: { ...trace.marker, color: paint, size: 9 },
+        ...(trace.error_y ? { error_y: { ...trace.error_y, color: paint, thickness: 1.2, width: 3 } } : {}) };
     });
     const { xaxis, yaxis, barmode } = spec.layout;
     const ticks = (axis) => (axis.type === "log" && !axis.tickvals ? { tickformat: "~r", dtick: 1 } : { tickformat: "~g" });
     const axes = { xaxis: { ...xaxis, ...axisLines(), ...(xaxis.tickvals ? {} : ticks(xaxis)) },
       yaxis: { ...yaxis, ...axisLines(), ...ticks(yaxis), automargin: true } };
-    Plotly.react(plot, traces, { ...frame(width, traces.length, 16, PLAIN_ENTRY), ...axes, ...(barmode ? { barmode } : {}) }, { ...CONFIG, displayModeBar: width < NARROW ? false : "hover" });
+    const entries = traces.filter((one) => one.showlegend !== false).length;
+    plotted(plot, traces, { ...frame(width, entries, 16, PLAIN_ENTRY), ...axes, ...(barmode ? { barmode } : {}),
+      showlegend: traces.some((trace) => trace.type !== "heatmap") }, width);
   }
 
   // Shows the panel that agrees with most selectors, the one just changed before all others.
   function choose(scan, panels, changed) {
     const selects = [...scan.querySelectorAll("select")];
     const agree = (panel, select) => (panel.settings[select.dataset.setting] || "-") === select.value;
-    const score = (panel) =>
-      selects.reduce((sum, select) => sum + agree(panel, select) * (select === changed ? 1000 : 1), 0);
+    // what the page was made with as selected is the panel to begin with
+    const weight = (select) => (select === changed || (changed === null && select.querySelector("option[selected]")) ? 1000 : 1);
+    const score = (panel) => selects.reduce((sum, select) => sum + agree(panel, select) * weight(select), 0);
     const best = panels.reduce((one, other) => (score(other) > score(one) ? other : one));
     panels.forEach((panel) => { panel.hidden = panel !== best; });
     selects.forEach((select) => { select.value = best.settings[select.dataset.setting] || "-"; });
@@ -149,10 +188,68 @@
     choose(scan, panels, null);
     all.push(...panels);
   });
-  const plain = [...document.querySelectorAll(".plain-figure")];
   plain.forEach(drawPlain);
   const redraw = () => { all.forEach(draw); plain.forEach(drawPlain); };
   themes.forEach((theme) => theme.addEventListener("change", redraw));
+
+  // The button takes the theme from the system to light, to dark, and back.
+  const THEMES = { "": "as the system", light: "light", dark: "dark" };
+  const button = document.querySelector(".theme");
+  button.addEventListener("click", () => {
+    const names = Object.keys(THEMES);
+    const next = names[(names.indexOf(root.dataset.theme || "") + 1) % names.length];
+    if (next) root.dataset.theme = next; else delete root.dataset.theme;
+    button.textContent = `Theme: ${THEMES[next]}`;
+    redraw();
+  });
+
+  // Paper has no buttons: what is folded opens, and what was closed closes again.
+  let unfolded = [];
+  addEventListener("beforeprint", () => {
+    unfolded = [...document.querySelectorAll("details:not([open]):not(.records)")];
+    unfolded.forEach((one) => { one.open = true; });
+  });
+  addEventListener("afterprint", () => { unfolded.forEach((one) => { one.open = false; }); });
+
+  // A table as CSV: raw numbers where the table holds them. Text that a spreadsheet would run gets a quote mark.
+  const number = /^[-+]?[0-9.]+(e[-+]?[0-9]+)?$/i;
+  const quoted = (text) => {
+    const safe = /^[=+\-@\t\r]/.test(text) && !number.test(text) ? `'${text}` : text;
+    return /[",\n\r]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe;
+  };
+  const written = (cell) => cell.dataset.value || [...cell.childNodes].filter((one) => one.nodeName !== "ABBR")
+    .map((one) => (one.nodeName === "BR" ? " " : one.textContent)).join("").replace(/\s+/g, " ").trim();
+  function csv(table) {
+    const held = [];
+    return [...table.rows].map((row, i) => {
+      const cells = held.splice(0).reduce((kept, one) => { if (one.left) held.push({ ...one, left: one.left - 1 }); kept[one.at] = one.text; return kept; }, []);
+      [...row.cells].forEach((cell) => {
+        let at = 0;
+        while (cells[at] !== undefined) at += 1;
+        for (let j = 0; j < cell.colSpan; j += 1) {
+          cells[at + j] = written(cell);
+          if (cell.rowSpan > 1) held.push({ at: at + j, text: written(cell), left: cell.rowSpan - 2 });
+        }
+      });
+      return Array.from(cells, (text) => quoted(text || "")).join(",");
+    }).join("\r\n") + "\r\n";
+  }
+  document.querySelectorAll(".table-box").forEach((box, i) => {
+    const save = document.createElement("button");
+    save.type = "button";
+    save.className = "csv";
+    save.textContent = "CSV";
+    save.setAttribute("aria-label", `Download as CSV: ${box.getAttribute("aria-label") || "table"}`);
+    save.addEventListener("click", () => {
+      const section = box.closest("section");
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob(["\ufeff", csv(box.querySelector("table"))], { type: "text/csv" }));
+      link.download = `questprof-${section ? section.id : "table"}-${i + 1}.csv`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+    });
+    box.after(save);
+  });
   let waiting = 0;
   addEventListener("resize", () => {
     cancelAnimationFrame(waiting);

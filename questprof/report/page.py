@@ -7,9 +7,10 @@ and a content security policy lets only the page's own scripts run and loads not
 from __future__ import annotations
 
 import base64
+import gc
 import hashlib
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -18,21 +19,46 @@ from markupsafe import Markup
 
 import questprof
 from questprof.errors import QuestprofError
+from questprof.files import cannot_write, write_whole
 from questprof.model import Profile
-from questprof.report import baselines, environment, length_scan, roofline
+from questprof.report import (
+    amdahl,
+    baselines,
+    batch,
+    comparison,
+    energy,
+    environment,
+    gqa,
+    length_scan,
+    limits,
+    plane,
+    recall,
+    roofline,
+)
 from questprof.report import bytes as bytes_section
-from questprof.report.section import Section
+from questprof.report.evidence import Evidence, evidence
+from questprof.report.records import lines
+from questprof.report.section import Block, Context, Section
+from questprof.report.static import Pictures
+from questprof.report.verdict import answers, fallback
+from questprof.sweep.merge import merge_profiles
 
 PlotlyJs = Literal["inline", "cdn", "directory"]
 HERE: Final = Path(__file__).parent
 PLOTLY_FILE: Final = "plotly.min.js"
 
 SECTIONS: Final = (
-    Section("length-scan", "Length scan", length_scan.build),
+    Section("length-scan", "Length scan", length_scan.build, asks=True),
+    Section("plane", "Page size and budget", plane.build, asks=True),
     Section("baselines", "Baselines and layouts", baselines.build),
-    Section("roofline", "Roofline", roofline.build),
     Section("bytes", "Bytes", bytes_section.build),
-    Section("environment", "Environment and provenance", environment.build),
+    Section("roofline", "Roofline", roofline.build),
+    Section("amdahl", amdahl.TITLE, amdahl.build),
+    Section("batch", "Batches and ragged requests", batch.build, asks=True),
+    Section("gqa", "Grouped-query attention", gqa.build, asks=True),
+    Section("recall", recall.TITLE, recall.build, asks=True),
+    Section("energy", "Energy", energy.build, asks=True),
+    Section("environment", "Environment and provenance", environment.build, asks=True),
 )
 """In the page's order. A section appears where its builder finds its data."""
 
@@ -44,32 +70,106 @@ class Script(NamedTuple):
     policy: str
 
 
-def render(profiles: Sequence[Profile], *, plotlyjs: PlotlyJs = "inline") -> str:
-    """One HTML page for `profiles`, each with its own sections.
+def render(profiles: Sequence[Profile], *, plotlyjs: PlotlyJs = "inline", lead: Sequence[str] = ()) -> str:
+    """One HTML page: the verdict of all `profiles` together, then each with its own sections.
 
-    `plotlyjs`: `inline` holds the library (one file, no request), `cdn` loads it from plotly's server,
-    `directory` from plotly.min.js beside the page. QuestprofError without a profile.
+    Shards of one grid are joined first. `plotlyjs`: `inline` holds the library (one file, no request), `cdn`
+    loads it from plotly's server, `directory` from plotly.min.js beside the page. QuestprofError without a
+    profile, and for more than a page holds. `lead`: sentences that stand first.
     """
     if not profiles:
         raise QuestprofError("report", "there is no profile to show", "Name at least one .jsonl profile.")
-    parts = [_part(profile, number) for number, profile in enumerate(profiles, start=1)]
+    limits.refuse_too_many(profiles)
+    with _uncollected():
+        return _render(profiles, plotlyjs, lead)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the cycle collector: what a page is made of lives until it is done; looking costs a third."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _render(profiles: Sequence[Profile], plotlyjs: PlotlyJs, lead: Sequence[str]) -> str:
+    given = [limits.bounded(profile) for profile in profiles]
+    merged = merge_profiles(given)
+    found = evidence(merged)
+    parts = [_part(profile, f"p{i}", found, _members(profile, given)) for i, profile in enumerate(merged, 1)]
+    compared, why_not_compared = comparison.build(merged, "comparison", lines(given))
     scripts = [_inline((HERE / "page.js").read_text(encoding="utf-8"))]
-    if any(block.num_figures for part in parts for _, _, block in part["sections"]):
+    if compared or any(block.num_figures for part in parts for _, _, block in part["sections"]):
         scripts.insert(0, _plotly(plotlyjs))
-    templates = Environment(
+    pictures = Pictures()
+    page = (
+        _templates(pictures)
+        .get_template("page.html")
+        .render(
+            first=_first_screen(merged, found, any(part["verdicts"] for part in parts)),
+            lead=lead,
+            parts=parts,
+            comparison=compared,
+            why_not_compared=why_not_compared,
+            pictures=pictures,
+            title=f"questprof: {', '.join(dict.fromkeys(part['device_name'] for part in parts))}",
+            version=questprof.__version__,
+            style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
+            scripts=scripts,
+        )
+    )
+    limits.refuse_too_large(page)
+    return page
+
+
+def _templates(pictures: Pictures) -> Environment:
+    """Jinja with everything escaped; `with_pictures` adds the static picture to each figure of a section."""
+    found = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return templates.get_template("page.html").render(
-        parts=parts,
-        title=f"questprof: {', '.join(dict.fromkeys(part['device_name'] for part in parts))}",
-        version=questprof.__version__,
-        style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
-        scripts=scripts,
-    )
+    found.policies["json.dumps_function"] = limits.dumps
+    found.filters["with_pictures"] = lambda section: Markup(pictures.add(str(section)))
+    return found
+
+
+def _members(profile: Profile, given: Sequence[Profile]) -> list[Profile]:
+    """Which of the profiles that were read are in `profile`, which holds their very records."""
+    own = {id(record) for record in profile.records}
+    return [one for one in given if one is profile or any(id(record) in own for record in one.records)]
+
+
+def _first_screen(merged: Sequence[Profile], found: Sequence[Evidence], has_verdicts: bool) -> dict[str, Any]:
+    """The question and its answers; without a timed point what there is, and how to get an answer."""
+    asked = [one.environment for one in found] or [profile.header.environment for profile in merged]
+    devices = ", ".join(dict.fromkeys(environment.device_name for environment in asked))
+    questions = {
+        "bytes": "Are the bytes really not read?",
+        "recall": "What does Quest keep of the attention?",
+        "eval": "What does Quest keep of the answers?",
+    }
+    kinds = {record.kind for profile in merged for record in profile.records}
+    question = questions.get(next(iter(kinds), "")) if len(kinds) == 1 else None
+    return {
+        "question": question or f"Does Quest pay off on {devices}?",
+        "answers": [
+            {"answer": answer, "used": _names(one.used), "apart": one.apart if i == 0 else ()}
+            for one in found
+            for i, answer in enumerate(answers(one))
+        ],
+        "fallback": "" if found else fallback(merged, has_verdicts),
+    }
+
+
+def _names(profiles: Sequence[Profile]) -> str:
+    return ", ".join(profile.name for profile in profiles if profile.name)
 
 
 def write_report(
@@ -77,12 +177,15 @@ def write_report(
     path: Path,
     plotlyjs: PlotlyJs = "inline",
     force: bool = False,
+    lead: Sequence[str] = (),
 ) -> Path:
     """Write the page of `profiles` to `path` (and plotly.min.js beside it with `directory`); returns `path`.
 
+    `lead`: sentences that stand first, such as the answer of `decide`, and below it what goes with it.
+
     QuestprofError when a file exists that would change, unless `force`, and when it cannot be written.
     """
-    files = {path: render(profiles, plotlyjs=plotlyjs)}
+    files = {path: render(profiles, plotlyjs=plotlyjs, lead=lead)}
     if plotlyjs == "directory":
         files[path.with_name(PLOTLY_FILE)] = _library()
     try:
@@ -95,23 +198,25 @@ def write_report(
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         for target, text in files.items():
-            _write(target, text)
+            write_whole(target, text.encode())
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise QuestprofError(
-            f"cannot write {path}", reason, "Name a file in a folder you can write to."
-        ) from error
+        raise cannot_write(path, error) from error
     return path
 
 
-def _part(profile: Profile, number: int) -> dict[str, Any]:
+def _part(
+    profile: Profile, uid: str, found: Sequence[Evidence], members: Sequence[Profile]
+) -> dict[str, Any]:
     """One profile: its head, its verdicts, its sections as (id, title, Block)."""
-    env = profile.header.environment
-    built = [(f"p{number}-{s.id}", s.title, s.builder(profile, f"p{number}-{s.id}")) for s in SECTIONS]
-    sections = [(uid, title, block) for uid, title, block in built if block]
+    env, page = profile.header.environment, Context(found, lines(members), members)
+    sections = [
+        (f"{uid}-{section.id}", section.title, block)
+        for section in SECTIONS
+        if (block := _built(section, profile, f"{uid}-{section.id}", page))
+    ]
     return {
-        "id": f"p{number}",
-        "is_cpu": env.device == "cpu",
+        "id": uid,
+        "timed_on_cpu": env.device == "cpu" and _is_timed(profile),
         "device_name": env.device_name,
         "num_workers": env.num_workers,
         "started_at": profile.header.started_at,
@@ -119,6 +224,17 @@ def _part(profile: Profile, number: int) -> dict[str, Any]:
         "sections": sections,
         "verdicts": [verdict for _, _, block in sections for verdict in block.verdicts],
     }
+
+
+def _built(section: Section, profile: Profile, prefix: str, page: Context) -> Block | None:
+    return section.builder(profile, prefix, page) if section.asks else section.builder(profile, prefix)
+
+
+def _is_timed(profile: Profile) -> bool:
+    """Whether any time is in it: counts alone are of the kernels, not of the machine that counted them."""
+    if any(record.kind in ("sweep", "amdahl") for record in profile.records):
+        return True
+    return profile.header.roofs is not None or any(record.times_us for record in profile.records)
 
 
 def _library() -> str:
@@ -152,14 +268,3 @@ def _plotly(how: PlotlyJs) -> Script:
 
 def _holds(path: Path, text: str) -> bool:
     return path.exists() and path.read_bytes() == text.encode()
-
-
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing: a file beside the target takes its place when complete."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_bytes(text.encode())
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise

@@ -7,7 +7,7 @@ from typing import Any
 from questprof.model import Profile
 from questprof.report.roofline_figure import curve_figure, roofline_figure
 from questprof.report.section import Block
-from questprof.roofline.display import ROOF_NAMES
+from questprof.roofline.display import ROOF_NAMES, served_text
 from questprof.roofline.finding import Roofline, cache_sentence, roofline
 from questprof.roofline.placing import Line, Placed
 from questprof.units import format_bytes, format_us
@@ -26,7 +26,7 @@ def build(profile: Profile, prefix: str) -> Block | None:
         "curve": curve_figure(found, names),
         "stages": [_stage(line, names) for line in found.lines],
         "counted": any(line.at("memory", "ncu") for line in found.lines),
-        "sizes": _sizes(found),
+        "sizes": _sizes(found, names),
         "rates": _rates(found),
         "launches": [
             {
@@ -50,11 +50,11 @@ def _stage(line: Line, names: dict[str, str]) -> dict[str, Any]:
         "stage": line.stage,
         "kernels": line.kernels,
         "us": format_us(line.us.median),
-        "memory": [*_place(first), _share(line.memory_share if first else None)],
+        "memory": [*_place(first), _share(line.memory_share)],
         "counted": _place(counted),
         "cache": _place(second),
         "gflop_s": _number(line.flops / line.us.median / 1e3 if not line.alarm else None),
-        "bound": f"{names[line.bound]}, {_share(line.roof_share)}" if line.bound else "–",
+        "roof": line.roof_text(names) or "–",
         "alarm": line.alarm,
     }
 
@@ -63,12 +63,12 @@ def _place(place: Placed | None) -> list[str]:
     return [_number(place.intensity), _number(place.gb_s)] if place else ["–", "–"]
 
 
-def _sizes(found: Roofline) -> list[dict[str, str]]:
+def _sizes(found: Roofline, names: dict[str, str]) -> list[dict[str, str]]:
     return [
         {
             "operation": one.operation,
             "size": format_bytes(one.working_set_bytes),
-            "fits": {True: "yes", False: "no", None: "unknown"}[one.fits_cache],
+            "served": served_text(one.served, names),
             "gb_s": _number(one.stat.median),
             "spread": _spread(one.stat.p10, one.stat.p90),
             "x_memory": _share(one.x_memory),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from questprof.roofline.finding import Roofline
 from questprof.roofline.placing import Line, Placed
-from questprof.units import format_bytes
+from questprof.units import format_bytes, six_digits
 
 _SYMBOLS: Final = {
     ("memory", "ledger"): "circle",
@@ -86,7 +86,7 @@ def _hover(line: Line, place: Placed, names: Mapping[str, str]) -> str:
         f"{line.stage} {line.where}, {line.kernels}",
         f"{place.intensity:.3g} FLOP/B ({source} bytes)",
         f"{place.gb_s:.4g} GB/s of {names[place.level]}, {place.gflop_s:.4g} GFLOP/s (time measured: clock)",
-        *([f"bound by {names[line.bound]}"] if line.bound else []),
+        *filter(None, [line.roof_text(names)]),
     ]
     return ", ".join(parts)
 
@@ -148,8 +148,8 @@ def _trace(
     mode = ("lines+markers" if joined else "markers") if symbol else "lines"
     return {
         "name": html.escape(name),
-        "x": [_digits(value) for value in x],
-        "y": [_digits(value) for value in y],
+        "x": [six_digits(value) for value in x],
+        "y": [six_digits(value) for value in y],
         "mode": mode,
         "line": {"dash": dash},
         **({"marker": {"symbol": symbol}} if symbol else {}),
@@ -164,8 +164,3 @@ def _figure(data: Sequence[dict[str, Any]], axes: dict[str, Any]) -> dict[str, A
     found: dict[str, Any] = drawn.to_plotly_json()
     found["layout"].pop("template", None)
     return found
-
-
-def _digits(value: float) -> float:
-    """Six significant digits: figures need no more, and pages stay small."""
-    return float(f"{value:.6g}")

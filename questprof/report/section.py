@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from questprof.model import Profile
+from questprof.report.evidence import Evidence
+from questprof.report.records import Lines
 
 
 class Verdict(NamedTuple):
@@ -24,9 +26,36 @@ class Block(NamedTuple):
     num_figures: int = 0
 
 
+def selectors(panels: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """One selector per setting that takes several values: numbers ascending, words in the panels' order.
+
+    `panels` are the settings of each; one that a panel lacks is `-`.
+    """
+    names = dict.fromkeys(name for settings in panels for name in settings)
+    values = {name: dict.fromkeys(settings.get(name, "-") for settings in panels) for name in names}
+    return [{"name": name, "values": _in_order(found)} for name, found in values.items() if len(found) > 1]
+
+
+def _in_order(values: Iterable[str]) -> list[str]:
+    return sorted(values, key=lambda value: (0, int(value)) if value.isdecimal() else (1, 0))
+
+
 class Section(NamedTuple):
-    """A kind of section; `builder` takes the profile and a prefix for the ids of its elements."""
+    """A kind of section; `builder` takes the profile and a prefix for the ids of its elements.
+
+    With `asks` it takes a Context too: what the other profiles of the page say, and where records stand.
+    """
 
     id: str
     title: str
-    builder: Callable[[Profile, str], Block | None]
+    builder: Callable[..., Block | None]
+    asks: bool = False
+
+
+class Context(NamedTuple):
+    """What a section may know beyond its own profile."""
+
+    evidence: Sequence[Evidence]
+    lines: Lines
+    members: Sequence[Profile]
+    """The profiles that were joined to the section's own, as they were read."""

@@ -82,7 +82,7 @@ _STATUS: Final = _field("status", "status", "check", str)
 def table(rows: Sequence[Row]) -> dict[str, Any]:
     """Heads grouped by source and cells row by row, for the template.
 
-    A cell is {field, text, value (the raw number, if it is one), reason, alarm}; notes end each row.
+    A cell is {field, text, raw (a number that its text rounds), reason, alarm}; notes end each row.
     """
     columns = _columns(rows)
     starts = [i == 0 or rows[i - 1].token_budget != row.token_budget for i, row in enumerate(rows)]
@@ -94,6 +94,7 @@ def table(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "groups": groups,
         "heads": [column.head for column in columns],
+        "fields": [column.field for column in columns],
         "rows": [
             {
                 "cells": [_cell(column, row) for column in columns],
@@ -135,7 +136,9 @@ def _tail_column(side: str, name: str) -> Column:
     return Column(f"{side}_{name}_us", f"{side} {name}", _TIMES, value, format_us)
 
 
-_SLOW: Final = tuple(_tail_column(side, name) for name in ("p95", "p99") for side in ("dense", "quest"))
+_SLOW: Final = tuple(
+    _tail_column(side, name) for name in ("p50", "p95", "p99") for side in ("dense", "quest")
+)
 
 
 def _extra_column(stage: str) -> Column:
@@ -161,7 +164,7 @@ def _cell(column: Column, row: Row) -> dict[str, Any]:
         return {
             "field": column.field,
             "text": "–",
-            "value": None,
+            "raw": "",
             "reason": _reason(column, row),
             "alarm": False,
         }
@@ -169,13 +172,22 @@ def _cell(column: Column, row: Row) -> dict[str, Any]:
     beyond = {"dense"} if row.fastest and row.fastest.alarm else set()
     beyond |= {f"dense:{baseline.name}" for baseline in row.baselines if baseline.alarm}
     alarm = stage in row.impossible or stage in beyond
+    text = column.text(value) if value != math.inf else "not finite"
     return {
         "field": column.field,
-        "text": column.text(value) if value != math.inf else "not finite",
-        "value": value if isinstance(value, int | float) else None,
+        "text": text,
+        "raw": _raw(value, text),
         "reason": "",
         "alarm": alarm,
     }
+
+
+def _raw(value: Any, text: str) -> str:
+    """A number in six digits where its cell shows it otherwise; '' for words."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return ""
+    raw = str(value) if isinstance(value, int) else f"{value:.6g}"
+    return "" if raw == text else raw
 
 
 def _reason(column: Column, row: Row) -> str:
@@ -216,6 +228,6 @@ def _notes(row: Row) -> str:
         notes.append(f"warm, not cold: {' and '.join(row.warm)} touched too few bytes")
     if row.status == "unstable":
         notes.append(": ".join(filter(None, ("unstable, kept out of the verdict", row.reason))))
-    if row.check == "wrong" and row.status != "wrong":
+    if row.check == "approximate" or (row.check == "wrong" and row.status != "wrong"):
         notes.append(row.check_detail)
     return "; ".join(dict.fromkeys(notes))

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from questprof import ledger
-from questprof.backends import FILLER, Backend, load, user
+from questprof.backends import FILLER, Backend, load
+from questprof.backends.user_launch import behind, out_of_memory
 from questprof.checks import check, sign_share, union_ratio
 from questprof.environment import available_bytes
 from questprof.errors import QuestprofError
@@ -75,7 +76,9 @@ def _run_fitting(block: Block, backends: dict[str, Backend], machine: Machine) -
     try:
         records = list(_measure(block, backends, machine))
     except (RuntimeError, MemoryError) as error:
-        if not _is_out_of_memory(error):
+        if refused := behind(error):
+            raise refused from error
+        if not out_of_memory(error):
             raise
         free = format_bytes(available_bytes(machine.environment.device))
         predicted = format_bytes(cache_bytes(block.points[0]))
@@ -85,13 +88,6 @@ def _run_fitting(block: Block, backends: dict[str, Backend], machine: Machine) -
     if machine.environment.device == "cuda":
         torch.cuda.empty_cache()
     yield from records
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether `error` is a refused allocation (torch says so on the CPU with a plain RuntimeError)."""
-    import torch
-
-    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _first_line(error: Exception) -> str:
@@ -153,10 +149,8 @@ def _check_before(run: Running) -> str:
     except QuestprofError:
         raise
     except Exception as error:
-        if _is_out_of_memory(error):
+        if out_of_memory(error):
             raise
-        if run.backend.name in user.registered():
-            raise _broken(run, error) from error
         # Only a library that has no stage but dense refuses a point by its error: others are at fault.
         if "score" in run.backend.stages or not isinstance(error, RuntimeError):
             raise
@@ -168,15 +162,6 @@ def _check_before(run: Running) -> str:
         _launch(bound, bound.chain)
         run.checks += check(bound, bound.chain, "before", run.point.seed, run.memo)
     return ""
-
-
-def _broken(run: Running, error: Exception) -> QuestprofError:
-    """The error for a user's stages that do not run."""
-    return QuestprofError(
-        f"stages {run.backend.name} ({run.backend.variant(run.point)})",
-        f"their launch ended in {type(error).__name__}: {_first_line(error)}",
-        "Launch them alone first: their arguments are those of the project's own launchers.",
-    )
 
 
 def _add_extras(run: Running, names: Sequence[str], filler: Backend, machine: Machine) -> None:

@@ -243,12 +243,20 @@ def problems(records: Sequence[Record]) -> list[str]:
         if record.pool_bytes and record.pool_bytes < point.pool_bytes:
             short = f"a pool of {format_bytes(record.pool_bytes)}, not {format_bytes(point.pool_bytes)}"
             found.setdefault(f"memory allowed {short}", []).append(where)
+        for check in record.checks:
+            if check.approximate and check.max_rel_err is not None:
+                off = f"{where}: {check.max_rel_err:.2g}"
+                found.setdefault(APPROXIMATE, []).append(off)
         for stage in ("dense", "quest"):
             if stage in record.timing and record.timing[stage].cache_state == "warm":
                 found.setdefault(f"warm, not cold: {stage} touches too few bytes", []).append(where)
     return [f"{reason} ({', '.join(dict.fromkeys(places))})" for reason, places in found.items()]
 
 
+APPROXIMATE = (
+    "approximate: a decode that reports no page_ids is checked against nothing; its error against dense "
+    "attention, the worst row's, is its quality"
+)
 SOURCES = (
     "Times: measured, clock, medians; dense is the fastest baseline. Floor: modelled, bytes of eq. (12) over "
     "the largest streaming read. x read: measured, dense over a streaming read of its bytes in its loop. "

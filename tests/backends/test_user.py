@@ -11,7 +11,8 @@ import pytest
 
 from questprof import backends
 from questprof.backends import Backend, user
-from questprof.errors import QuestprofError
+from questprof.backends.user_launch import behind
+from questprof.errors import Exit, QuestprofError
 from questprof.model import Point, Shape
 
 POINT = Point(shape=Shape("tiny", 2, 1, 64, kv_dtype="fp32"), seq_len=64, token_budget=32, device="cpu")
@@ -19,6 +20,14 @@ POINT = Point(shape=Shape("tiny", 2, 1, 64, kv_dtype="fp32"), seq_len=64, token_
 
 def mine(*_: Any) -> None:
     """A stage."""
+
+
+def fused(*_: Any, most_selected: int) -> None:
+    """Select and attend at once."""
+
+
+def asking(q: Any, cache: Any, out: Any, budget: int) -> None:
+    """A decode that wants what there is none of."""
 
 
 @pytest.fixture
@@ -49,7 +58,7 @@ def test_given_stages_run_and_the_others_stay_the_projects(kind: str, module: Mo
     loaded, own = backends.load("mine", "cpu"), backends.load("questprof", "cpu")
     assert loaded.name == "mine"
     assert loaded.variant(POINT) == "my_kernels:stages"
-    assert loaded.stages["attend"] is mine
+    assert loaded.stages["attend"].__wrapped__ is mine  # type: ignore[attr-defined]
     assert loaded.stages["score"] is own.stages["score"]
     assert loaded.scratch_floats["attend"](None, None, None) == 7
     assert loaded.scratch_floats["dense"] is own.scratch_floats["dense"]
@@ -72,9 +81,9 @@ def test_half_of_a_fused_stage_replaces_the_projects_fused_one(half: str, module
 
 
 def test_a_fused_stage_of_the_users_always_runs(module: ModuleType) -> None:
-    module.stages = {"attend": mine, "select_attend": mine}
+    module.stages = {"attend": mine, "select_attend": fused}
     over = user.over(fused_base(), user.stage_set("my_kernels:stages"))
-    assert over.stages["select_attend"] is mine
+    assert over.stages["select_attend"].__wrapped__ is fused  # type: ignore[attr-defined]
     assert over.fuses(None, None, None, 1)  # type: ignore[arg-type]
 
 
@@ -88,11 +97,17 @@ def test_other_stages_leave_the_fused_one(module: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("my_kernels:stages", "no name stands before a ="),
-        ("a b=my_kernels:stages", "no name stands before a ="),
-        ("questprof=my_kernels:stages", "a backend of the project has this name"),
-        ("mine=my_kernels", "it is not MODULE:ATTRIBUTE"),
-        ("mine=:stages", "it is not MODULE:ATTRIBUTE"),
+        ("=my_kernels:stages", "'' is no name"),
+        ("a b=my_kernels:stages", "'a b' is no name"),
+        ("1st.py:stages", "'1st' is no name"),
+        ("questprof=my_kernels:stages", "a backend of the project has the name questprof"),
+        ("mine=my_kernels", "it is not MODULE:OBJECT"),
+        ("mine=:stages", "it is not MODULE:OBJECT"),
+        ("mine=no_such_file.py:stages", "there is no file no_such_file.py"),
+        ("mine=my_kernels:both", "it brings both decode and score, which decode does as well"),
+        ("mine=my_kernels:unprepared", "its prepare cannot be called"),
+        ("mine=my_kernels:asking", "its decode asks for 'budget', which nothing gives"),
+        ("mine=my_kernels:short", "its score takes (q, scores), and is called as score(q, cache, scores)"),
         ("mine=no_such_module:stages", "there is no module no_such_module"),
         ("mine=my_kernels:missing", "my_kernels has no missing"),
         ("mine=my_kernels:empty", "it holds no stage that can be called"),
@@ -104,6 +119,8 @@ def test_other_stages_leave_the_fused_one(module: ModuleType) -> None:
 def test_what_is_no_stage_set_is_refused(spec: str, said: str, module: ModuleType) -> None:
     module.stages, module.empty, module.number = {"score": mine}, {}, 3
     module.broken, module.misspelt = {"score": 3}, {"score": mine, "atend": mine}
+    module.both, module.unprepared = {"score": mine, "decode": mine}, {"score": mine, "prepare": 3}
+    module.asking, module.short = asking, {"score": lambda q, scores: None}
     with pytest.raises(QuestprofError) as caught:
         user.register(spec)
     assert caught.value.why == said
@@ -150,3 +167,156 @@ def test_the_working_directory_is_searched(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "mine", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ([1024], "is a list, not a mapping"),
+        (1024, "is a int, not a mapping"),
+        ({"attend": 1024}, "has 'attend', which is no stage with a function"),
+        ({"atend": lambda *_: 1}, "has 'atend', which is no stage"),
+    ],
+)
+def test_scratch_floats_are_functions_by_stage(given: Any, why: str, module: ModuleType) -> None:
+    module.stages = set_as("mapping", attend=mine, scratch_floats=given)
+    with pytest.raises(QuestprofError) as caught:
+        user.stage_set("my_kernels:stages")
+    assert why in caught.value.why
+    assert "lambda q, cache, page_ids" in caught.value.fix
+
+
+def test_a_set_without_a_name_has_that_of_its_module(module: ModuleType) -> None:
+    module.stages = {"score": mine}
+    assert user.register("my_kernels:stages") == "my_kernels"
+    assert user.source_of("my_kernels") == "my_kernels:stages"
+    assert user.split("folder/a_kernel.py:stages.fast") == ("a_kernel", "folder/a_kernel.py:stages.fast")
+
+
+def decode(q: Any, cache: Any, out: Any, page_ids: Any, take_tail: bool, extra: int = 3) -> None:
+    """A decode that wants two of what is offered."""
+
+
+def test_a_function_is_a_decode_and_names_what_it_wants(module: ModuleType) -> None:
+    module.decode = decode
+    stages = user.stage_set("my_kernels:decode")
+    assert list(stages.stages) == ["decode"]
+    assert stages.asks == ("page_ids", "take_tail")
+
+
+def score(q: Any, cache: Any, scores: Any) -> None:
+    """A function named like a stage."""
+
+
+def test_a_function_named_like_a_stage_is_that_stage(module: ModuleType) -> None:
+    module.best = score
+    assert list(user.stage_set("my_kernels:best").stages) == ["score"]
+
+
+def test_a_missing_object_names_those_that_are_there(module: ModuleType) -> None:
+    module.sys, module.stages, module._hidden = sys, {"score": mine}, 1
+    with pytest.raises(QuestprofError) as caught:
+        user.stage_set("my_kernels:stage")
+    assert caught.value.fix == "It has stages."
+
+
+def test_a_file_is_imported_with_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "beside_it.py").write_text("def score(q, cache, scores): ...\n")
+    (tmp_path / "a_file.py").write_text("import beside_it\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert list(user.stage_set(f"{tmp_path}/a_file.py:beside_it").stages) == ["score"]
+
+
+def test_a_file_named_like_another_module_is_not_taken_for_it(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("stages = {}\n")
+    with pytest.raises(QuestprofError, match="a module named json is there already"):
+        user.stage_set(f"{tmp_path}/json.py:stages")
+
+
+def test_a_syntax_error_names_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "unclosed.py").write_text("a = 1\nb = (\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(QuestprofError, match=r"SyntaxError: .*unclosed.py:2\)"):
+        user.stage_set(f"{tmp_path}/unclosed.py:stages")
+
+
+def raising(q: Any, cache: Any, scores: Any) -> None:
+    raise KeyError("no such thing")
+
+
+def test_what_a_stage_raises_names_its_file_and_the_call(module: ModuleType) -> None:
+    module.stages = {"score": raising}
+    line = raising.__code__.co_firstlineno + 1
+    with pytest.raises(QuestprofError) as caught:
+        user.stage_set("my_kernels:stages").stages["score"](1, 2, 3)
+    assert caught.value.what == "stage score of my_kernels:stages"
+    assert caught.value.why == f"it raised KeyError: 'no such thing' (test_user.py:{line})"
+    assert "score(q, cache, scores)" in caught.value.fix
+    assert caught.value.status == Exit.CHECK_FAILED
+
+
+def test_want_of_memory_stays_what_it_is(module: ModuleType) -> None:
+    def hungry(*_: Any) -> None:
+        raise MemoryError
+
+    module.stages = {"score": hungry}
+    with pytest.raises(MemoryError):
+        user.stage_set("my_kernels:stages").stages["score"]()
+
+
+def test_only_dense_may_return_its_output(module: ModuleType) -> None:
+    import torch
+
+    out = torch.zeros(2, 3)
+    module.stages = {
+        "dense": lambda q, cache, out, lse, scratch: q,
+        "score": lambda q, cache, scores: scores,
+        "append_kv": lambda *_: torch.ones(2),
+    }
+    stages = user.stage_set("my_kernels:stages").stages
+    returned = torch.ones(2, 3)
+    assert stages["dense"](returned, None, out, None, None) is None, "an argument is no result"
+    module.stages["dense"] = lambda *_: returned
+    assert user.stage_set("my_kernels:stages").stages["dense"](1, None, out, None, None) is returned
+    assert stages["score"](1, 2, out) is None
+    with pytest.raises(QuestprofError, match=r"returned float32 \[2\], which nobody reads"):
+        stages["append_kv"](1, 2, 3, 4)
+    module.stages["dense"] = lambda *_: returned.double()
+    with pytest.raises(QuestprofError, match=r"returned float64 \[2, 3\]"):
+        user.stage_set("my_kernels:stages").stages["dense"](1, None, out, None, None)
+
+
+def test_its_own_stages_read_what_prepare_made(module: ModuleType) -> None:
+    module.stages = {"prepare": lambda cache: [cache], "attend": mine, "append": mine, "dense": mine}
+    loaded = user.over(fused_base(), user.stage_set("my_kernels:stages"))
+    assert loaded.contexts is not None
+    cache: Any = object()
+    assert loaded.contexts(cache) == {"attend": [cache], "dense": [cache]}
+    assert loaded.prepare(cache, None) == [cache]  # type: ignore[arg-type]
+    assert loaded.caches_held == 2
+
+
+def test_the_error_behind_the_end_of_a_capture_is_found() -> None:
+    refusal = QuestprofError("stage", "why", "fix")
+
+    def leave_a_capture() -> None:
+        try:
+            raise refusal
+        finally:
+            raise RuntimeError("capture_end failed")
+
+    with pytest.raises(RuntimeError) as caught:
+        leave_a_capture()
+    assert behind(caught.value) is refusal
+    assert behind(RuntimeError("another")) is None
+
+
+def test_bytes_are_counted_for_stages_over_the_paged_cache_alone(module: ModuleType) -> None:
+    module.decode = decode
+    module.copied = {"prepare": mine, "attend": mine}
+    module.stages = {"attend": mine}
+    assert list(user.countable("my_kernels:stages").stages) == ["attend"]
+    with pytest.raises(QuestprofError, match="a fused decode"):
+        user.countable("my_kernels:decode")
+    with pytest.raises(QuestprofError, match=r"a layout of its own \(prepare\)"):
+        user.countable("my_kernels:copied")

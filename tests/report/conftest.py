@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
+NUMBER = re.compile(r"-?[0-9.]+")
 VOID = {"meta", "input", "link", "img", "br", "hr"}
 
 
@@ -63,10 +66,30 @@ class Page(HTMLParser):
     def cells(self) -> dict[str, list[tuple[str | None, str]]]:
         """(raw value, text) down every column of the length-scan tables, by field."""
         columns: dict[str, list[tuple[str | None, str]]] = {}
-        for tag, attrs, texts in self.elements:
-            if tag in ("td", "th") and "data-field" in attrs:
-                columns.setdefault(attrs["data-field"], []).append((attrs.get("data-value"), "".join(texts)))
+        for name, attrs, text in self._cells():
+            raw = attrs.get("data-value") or (text if NUMBER.fullmatch(text) else None)
+            columns.setdefault(name, []).append((raw, text))
         return columns
+
+    def cells_of(self, field: str) -> list[tuple[dict[str, str], str]]:
+        """Attributes and text of every cell of the column."""
+        return [(attrs, text) for name, attrs, text in self._cells() if name == field]
+
+    def _cells(self) -> Iterator[tuple[str, dict[str, str], str]]:
+        fields: list[str] = []
+        column, in_body = 0, False
+        for tag, attrs, texts in self.elements:
+            if tag == "table":
+                fields, in_body = [], False
+            elif tag == "tbody":
+                in_body = True
+            elif tag == "tr":
+                column = 0
+            elif tag == "th" and "data-field" in attrs:
+                fields.append(attrs["data-field"])
+            elif tag in ("td", "th") and in_body and column < len(fields):
+                yield fields[column], attrs, "".join(texts)
+                column += 1
 
 
 @pytest.fixture

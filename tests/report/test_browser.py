@@ -181,9 +181,9 @@ def test_hovering_tells_spread_and_source(opened):
 
 def test_selectors_show_one_setting_at_a_time(opened):
     page = opened("many.html")
-    state = "JSON.stringify([...document.querySelectorAll('select')].map((s) => s.value))"
+    state = "JSON.stringify([...document.querySelectorAll('#p1-length-scan select')].map((s) => s.value))"
     title = f"{SHOWN}.querySelector('h3').textContent"
-    assert page.evaluate("document.querySelectorAll('.panel:not([hidden])').length") == 1
+    assert page.evaluate("document.querySelectorAll('#p1-length-scan .panel:not([hidden])').length") == 1
     options = "[...document.querySelectorAll('select')[{0}].options]"
     change = f"{options}.find((o) => o.text.startsWith('{{1}}')).selected = true;"
     change += "document.querySelectorAll('select')[{0}].dispatchEvent(new Event('change'))"
@@ -192,7 +192,7 @@ def test_selectors_show_one_setting_at_a_time(opened):
     assert "batch 8" in page.evaluate(title)
     page.evaluate(change.format(0, "toy-gqa"))
     page.wait_for(DRAWN)
-    assert page.evaluate("document.querySelectorAll('.panel:not([hidden])').length") == 1
+    assert page.evaluate("document.querySelectorAll('#p1-length-scan .panel:not([hidden])').length") == 1
     assert page.evaluate(title).startswith("toy-gqa")
     shape, batch, picks = json.loads(page.evaluate(state))
     assert shape.startswith("toy-gqa")

@@ -64,7 +64,18 @@ def test_roofs_and_marks_are_drawn_where_they_belong(section) -> None:
 def test_the_table_holds_the_numbers(section) -> None:
     page = section(with_bytes(dense(8192, 8.388608), 4194304))
     cells = [cell for _, cell in page.all("td")]
-    assert cells[:10] == ["dense", "questprof", "8.39", "1", "500", "50%", "1", "500", "500", "DRAM, 50%"]
+    assert cells[:10] == [
+        "dense",
+        "questprof",
+        "8.39",
+        "1",
+        "500",
+        "50%",
+        "1",
+        "500",
+        "500",
+        "bound by DRAM (50%)",
+    ]
 
 
 def test_counted_marks_have_columns_of_their_own(section) -> None:

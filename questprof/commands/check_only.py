@@ -1,0 +1,95 @@
+"""What `sweep --check-only` does: each `--kernel` stage by stage against float64, and the exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import TYPE_CHECKING
+
+import typer
+
+from questprof.errors import Exit, QuestprofError
+
+if TYPE_CHECKING:
+    from questprof.kernelcheck.findings import KernelFinding, Setting
+    from questprof.model import Shape
+    from questprof.sweep.settings import Device
+
+SHAPES = ("llama-2-7b", "llama-3.1-8b")
+"""Where no shape is asked for: query heads that share no KV head, and four that do."""
+TIMEOUT_S = 300.0
+KV_HEADS = 2
+"""KV heads of a check, where the shape has so many: enough to tell one from another."""
+
+
+def check_only(
+    specs: Sequence[str],
+    device: Device,
+    shapes: Sequence[Shape],
+    page_sizes: Sequence[int],
+    layouts: Sequence[str],
+    policies: Sequence[str],
+    seed: int,
+    *,
+    json: bool,
+) -> None:
+    """Check every kernel set of `specs` ([NAME=]MODULE:OBJECT); exit status 1 unless all of them pass."""
+    from questprof.backends import user
+    from questprof.kernelcheck.findings import Order
+    from questprof.kernelcheck.process import check_kernel
+
+    if not specs:
+        fix = "Add --kernel my_kernel.py:decode; `questprof init-kernel my_kernel.py` writes one."
+        raise QuestprofError("--check-only", "there is no kernel to check", fix)
+    chosen = settings(shapes, page_sizes, layouts, policies, device, seed)
+    found = []
+    for name, source in map(user.split, specs):
+        found.append(check_kernel(name, Order(source, device, chosen), TIMEOUT_S))
+    _show_json(found) if json else _show(found)
+    if not all(kernel.passed for kernel in found):
+        raise typer.Exit(Exit.CHECK_FAILED)
+
+
+def settings(
+    shapes: Sequence[Shape],
+    page_sizes: Sequence[int],
+    layouts: Sequence[str],
+    policies: Sequence[str],
+    device: Device,
+    seed: int,
+) -> tuple[Setting, ...]:
+    """One setting a shape, page size, layout (none given: the faster for the shape) and policy, each once."""
+    from questprof.grid import default_layout
+    from questprof.kernelcheck.findings import Setting
+
+    every = (
+        Setting(
+            num_qo_heads=min(KV_HEADS, shape.num_kv_heads) * shape.group_size,
+            num_kv_heads=min(KV_HEADS, shape.num_kv_heads),
+            head_dim=shape.head_dim,
+            kv_dtype=shape.kv_dtype,
+            summary_dtype=shape.effective_summary_dtype,
+            page_size=page_size,
+            summary_layout=layout,  # type: ignore[arg-type]
+            take_tail=policy == "quest",
+            seed=seed,
+        )
+        for shape, page_size, policy in product(dict.fromkeys(shapes), page_sizes, policies)
+        for layout in layouts or (default_layout(shape, device),)
+    )
+    return tuple(dict.fromkeys(every))
+
+
+def _show(found: Sequence[KernelFinding]) -> None:
+    from questprof.kernelcheck.display import print_kernels
+    from questprof.terminal import plain_console
+
+    print_kernels(plain_console(), found)
+
+
+def _show_json(found: Sequence[KernelFinding]) -> None:
+    import msgspec
+
+    kernels = [{**msgspec.to_builtins(kernel), "passed": kernel.passed} for kernel in found]
+    document = {"passed": all(kernel.passed for kernel in found), "kernels": kernels}
+    print(msgspec.json.encode(document).decode())

@@ -1,0 +1,41 @@
+"""`questprof init-kernel`: a kernel of one's own to start from, which passes its check as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from questprof.commands import options
+from questprof.errors import Exit, QuestprofError
+
+TEMPLATE = Path(__file__).parents[1] / "backends" / "example.py"
+MARK = "  # type: ignore[no-untyped-def]"
+
+
+def init_kernel(
+    file: Annotated[Path, typer.Argument(help="The Python file to write, as in my_kernel.py.")],
+    force: options.FORCE = False,
+) -> None:
+    """Write a working kernel of one's own to FILE: Quest in plain torch, to check, time and replace."""
+    write_kernel(file, force=force)
+    print(f"{file}\nnow: questprof sweep --kernel {file}:kernel --check-only")
+
+
+def write_kernel(file: Path, *, force: bool = False) -> None:
+    """Write the example to `file`; QuestprofError when it is there without `force`, or no module's name."""
+    if file.suffix != ".py" or not file.stem.isidentifier():
+        why = "a kernel is a Python module, which this cannot name"
+        raise QuestprofError(f"cannot write {file}", why, "Name a file like my_kernel.py.")
+    text = TEMPLATE.read_text(encoding="utf-8").replace("my_kernel.py", str(file)).replace(MARK, "")
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as target:
+            target.write(text)
+    except FileExistsError as error:
+        raise QuestprofError(f"cannot write {file}", "it is there", "Add --force to replace it.") from error
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise QuestprofError(
+            f"cannot write {file}", why, "Name a file in a folder of yours.", Exit.MACHINE
+        ) from error

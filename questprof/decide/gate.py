@@ -1,0 +1,120 @@
+"""The gate of a CI job on a decision: against a stored baseline (a trend), or inside one run. Pure.
+
+Inside one run both sides are timed in one loop, and small differences count. Between two runs lies a spread
+that the samples of one do not show: less than it never fails. What cannot be compared is inconclusive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec.structs import replace
+
+from questprof.compare.outcome import Outcome
+from questprof.compare.pairs import Pairs, across, within
+from questprof.compare.spread import spread_of
+from questprof.compare.text import document as outcome_document
+from questprof.compare.text import headline, markdown
+from questprof.compare.verdicts import compare
+from questprof.decide.decision import Decision
+from questprof.errors import Exit, QuestprofError
+from questprof.model import Profile, Record
+
+Verdict = Literal["pass", "fail", "cannot run", "inconclusive"]
+VERDICTS: dict[Exit, Verdict] = {
+    Exit.OK: "pass",
+    Exit.CHECK_FAILED: "fail",
+    Exit.MACHINE: "cannot run",
+    Exit.INCONCLUSIVE: "inconclusive",
+}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One comparison; `outcome` is None for the reason `why`."""
+
+    name: str
+    outcome: Outcome | None
+    why: str = ""
+
+    @property
+    def status(self) -> Exit:
+        """0 the same or faster, 1 slower or newly wrong, 4 undecided or not comparable."""
+        return Exit(self.outcome.exit_status()) if self.outcome else Exit.INCONCLUSIVE
+
+    @property
+    def text(self) -> str:
+        """What it found, in a sentence."""
+        return headline(self.outcome) if self.outcome else f"not comparable: {self.why}"
+
+
+def against_baseline(
+    baselines: Sequence[Profile], new: Profile, asked_for: Collection[str], threshold: float
+) -> Gate:
+    """The run against the first of `baselines`; from three on their own spread is the bound.
+
+    Of a baseline only the points in `asked_for` (ids) count: what this run did not plan is no loss of it.
+    """
+    name = f"against {baselines[0].name or 'the baseline'}"
+    wanted = [replace(one, records=_wanted(one, asked_for)) for one in baselines]
+    try:
+        return _compared(name, across(wanted[0], new), baselines, threshold)
+    except QuestprofError as error:
+        return Gate(name, None, f"{error.what}: {error.why}")
+
+
+def _wanted(one: Profile, asked_for: Collection[str]) -> tuple[Record, ...]:
+    return tuple(r for r in one.records if r.kind == "sweep" and r.point_id in asked_for)
+
+
+def inside_run(new: Profile, base: str, name: str, threshold: float) -> Gate:
+    """Backend `name` against backend `base` of one run, round by round."""
+    title = f"{name} against {base}, in one run"
+    try:
+        return _compared(title, within(new, base, name), [new], threshold)
+    except QuestprofError as error:
+        return Gate(title, None, f"{error.what}: {error.why}")
+
+
+def _compared(name: str, pairs: Pairs, baselines: Sequence[Profile], threshold: float) -> Gate:
+    return Gate(name, compare(pairs, spread_of(baselines), threshold))
+
+
+def status(made: Decision, gates: Sequence[Gate]) -> Exit:
+    """1 where a check or a gate fails, then 3, then 4, else 0; an answer of no fails nothing."""
+    found = {made.status, *(gate.status for gate in gates)}
+    return next(
+        (one for one in (Exit.CHECK_FAILED, Exit.MACHINE, Exit.INCONCLUSIVE) if one in found), Exit.OK
+    )
+
+
+def gate_document(made: Decision, gates: Sequence[Gate]) -> dict[str, object]:
+    """The verdict for JSON, to stand beside the decision."""
+    found = status(made, gates)
+    return {
+        "verdict": VERDICTS[found],
+        "status": int(found),
+        "gates": [
+            {
+                "name": gate.name,
+                "status": int(gate.status),
+                "text": gate.text,
+                "outcome": outcome_document(gate.outcome) if gate.outcome else None,
+            }
+            for gate in gates
+        ],
+    }
+
+
+def gate_markdown(made: Decision, gates: Sequence[Gate]) -> str:
+    """The gates for a CI summary: the verdict, then each comparison."""
+    from questprof.decide.document import escape
+
+    lines = [f"## questprof ci: {VERDICTS[status(made, gates)]}", ""]
+    if not gates:
+        lines += ["No comparison was asked for: the checks of the run itself are the gate.", ""]
+    for gate in gates:
+        lines += [markdown(gate.outcome) if gate.outcome else f"- {escape(f'{gate.name}: {gate.text}')}", ""]
+    return "\n".join(lines)

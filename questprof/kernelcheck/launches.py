@@ -1,0 +1,101 @@
+"""Launching a user's stage over a scene: its arguments, guards about them, a graph of it on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from questprof.backends.user import StageSet
+from questprof.backends.user_launch import behind
+from questprof.kernelcheck.findings import FaultError
+from questprof.kernelcheck.guarded import Guarded, Guards
+
+if TYPE_CHECKING:
+    import torch
+
+    from questprof.kernelcheck.scene import Scene
+
+CAPTURED = "A CUDA graph holds it: no .item(), .cpu() or synchronize; make what it needs in prepare."
+
+
+@dataclass
+class Launcher:
+    """A stage of `stages` over `scene`, always with the same tensors, as a graph would have it."""
+
+    stages: StageSet
+    stage: str
+    scene: Scene
+    outputs: Mapping[str, Guarded]
+    arguments: Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]
+    """What it is called with, given what it gets as the cache."""
+    given: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Inputs beside query and cache."""
+    writes_cache: bool = False
+
+    def launch(self) -> None:
+        """Make what the stage reads anew, launch once, and see that nothing else was touched; FaultError."""
+        self._guarded(self._call(), "")
+
+    def launch_in_graph(self) -> None:
+        """The same from a CUDA graph, captured and replayed after its outputs were poisoned again."""
+        import torch
+
+        call = self._call()
+        call()  # compiles: nothing may while a graph is captured
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                call()
+        except Exception as error:
+            cause = behind(error)
+            said = cause.why if cause else (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise FaultError(f"a CUDA graph could not capture it: {said}", CAPTURED) from error
+        self._guarded(graph.replay, " when a CUDA graph replays it")
+
+    def allocations(self) -> int:
+        """Blocks of GPU memory that torch hands out during one launch."""
+        import torch
+
+        call = self._call()
+        call()
+        before = torch.cuda.memory_stats()["allocation.all.allocated"]
+        call()
+        return int(torch.cuda.memory_stats()["allocation.all.allocated"] - before)
+
+    def _call(self) -> Callable[[], None]:
+        context = self.stages.contexts(self.scene.cache).get(self.stage, self.scene.cache)
+        arguments, options = self.arguments(context)
+        launcher = self.stages.stages[self.stage]
+
+        def call() -> None:
+            returned = launcher(*arguments, **options)
+            if returned is not None:  # a dense that returns its output
+                self.outputs["out"].tensor.copy_(returned)
+
+        return call
+
+    def _guarded(self, call: Callable[[], None], when: str) -> None:
+        guards = Guards(self.outputs, self._inputs())
+        guards.arm()
+        call()
+        if self.scene.q.is_cuda:
+            import torch
+
+            torch.cuda.synchronize()
+        try:
+            guards.judge()
+        except FaultError as fault:
+            raise FaultError(fault.why + when, fault.fix) from None
+
+    def _inputs(self) -> dict[str, torch.Tensor]:
+        cache = self.scene.cache
+        tables = {
+            name: getattr(cache, name)
+            for name in ("block_table", "kv_indptr", "last_page_len", "summary_table", "summary_indptr")
+        }
+        contents = {"cache.pool.k": cache.pool.k, "cache.pool.v": cache.pool.v}
+        contents["cache.pool.summary.data"] = cache.pool.summary.data
+        inputs = {f"cache.{name}": tensor for name, tensor in tables.items()} | dict(self.given)
+        return inputs if self.writes_cache else inputs | contents | {"q": self.scene.q}

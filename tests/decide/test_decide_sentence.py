@@ -1,0 +1,173 @@
+"""The one sentence, the status, and what must never be said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import bytes_records
+import pytest
+from decisions import CPU, asked, findings, traffic, two_steps
+from msgspec.structs import replace as changed
+
+from profiles import dense, profile, quest, two_baselines
+from questprof.decide.case import Gain
+from questprof.decide.decision import decide, together
+from questprof.decide.document import document, markdown
+from questprof.decide.evidence import Findings
+from questprof.decide.sentences import by_batch, gain_text, percent, remarks, sentence
+from questprof.errors import Exit
+
+
+def said(found: Findings) -> str:
+    return sentence(found, decide(found))
+
+
+def test_the_whole_sentence() -> None:
+    found = findings(asked=asked(traffic=traffic(1000, 2100, 2200, 8000)))
+    assert decide(found).status == Exit.OK
+    assert said(found) == (
+        "Only above 2.1k tokens: on Toy GPU, toy, budget 1024, batch 1: Quest is faster from 2.1k tokens on; "
+        "it is faster for 50 % of the 4 requests of lengths.csv (25 % are shorter than 2k, where nothing was "
+        "measured); at 32k a token takes 0.625 ms instead of 1 ms, 0.375 ms or 38 % less; limited by reading "
+        "the weights, 56 % of a Quest step; bytes check passed, counted: address trace."
+    )
+
+
+def test_cpu_figures_are_called_so() -> None:
+    assert "Toy CPU (CPU figures)" in said(findings(asked=asked(device="cpu"), environment=CPU))
+
+
+FAILED = profile(bytes_records.traced(unselected_bytes=4096))
+
+
+def test_a_failed_byte_check_is_no_clean_yes() -> None:
+    """Planted: attend read 4096 bytes of pages that it had not selected."""
+    found = findings(bytes=FAILED)
+    made = decide(found)
+    assert made.answer == "not proven"
+    assert made.status == Exit.CHECK_FAILED
+    assert said(found).startswith("Not proven: ")
+    assert "bytes check failed (unselected page touched)" in said(found)
+
+
+def test_a_wrong_result_is_no_clean_yes() -> None:
+    records = list(two_baselines())
+    records[2] = changed(records[2], checks=(changed(records[2].checks[0], max_rel_err=9.0),))
+    found = findings(sweep=profile(*records))
+    made = decide(found)
+    assert (made.answer, made.status) == ("not proven", Exit.CHECK_FAILED)
+    assert "wrong results: Quest attention at 2k, batch 1" in said(found)
+
+
+def test_a_no_stays_a_no_with_a_failed_check() -> None:
+    sweep = profile(dense(4096, 10.0), quest(4096, (9.0, 2.0, 9.0)))
+    made = decide(findings(sweep=sweep, bytes=FAILED, steps=None))
+    assert (made.answer, made.status) == ("no", Exit.CHECK_FAILED)
+
+
+def test_unstable_is_4() -> None:
+    records = [*two_baselines()[3:], quest(65536, (2.0, 2.0, 6.0), status="unstable"), dense(65536, 270.0)]
+    found = findings(sweep=profile(*records))
+    made = decide(found)
+    assert made.status == Exit.INCONCLUSIVE
+    assert made.answer in ("yes", "only above")
+    assert any("Unstable, and in no verdict: attention at 64k" in line for line in remarks(made))
+
+
+def test_another_baseline_that_does_not_settle_decides_nothing() -> None:
+    """sdpa is the slower one at 32k: 160 us against 132."""
+    records = [
+        changed(one, status="unstable") if one.point.backend == "sdpa" and one.point.seq_len == 32768 else one
+        for one in two_baselines()
+    ]
+    assert decide(findings(sweep=profile(*records))).status == Exit.OK
+
+
+@pytest.mark.parametrize("part", ["bytes", "steps"])
+def test_a_part_that_cannot_run_is_named_with_its_reason(part: str) -> None:
+    found = findings(**{part: None}, missing={part: "no decode step fits: needs 30 GiB, 20 GiB are usable"})
+    made = decide(found)
+    text = said(found)
+    assert made.status == Exit.OK  # the rest stands
+    assert "needs 30 GiB, 20 GiB are usable" in text
+    assert {"bytes": "bytes not checked", "steps": "gain per token not measured"}[part] in text
+    assert part in made.missing
+    if part == "steps":
+        assert "a token takes" not in text
+        assert "attention alone: 7.3x at 32k" in text
+
+
+def test_all_out_of_memory_is_3_and_no_time_4() -> None:
+    oom = profile(quest(4096, None, status="oom", reason="no memory"), dense(4096, None, status="oom"))
+    made = decide(findings(sweep=oom, steps=None))
+    assert (made.answer, made.status) == ("unknown", Exit.MACHINE)
+    made = decide(findings(sweep=profile(), steps=None))
+    assert (made.answer, made.status) == ("unknown", Exit.INCONCLUSIVE)
+
+
+def test_several_batches_make_one_sentence_and_one_each() -> None:
+    """Batch 8 takes 1000 us dense and 42 with Quest at every length: a yes beside an only above."""
+    more = [
+        one
+        for n in (2048, 32768)
+        for one in (dense(n, 1000.0, batch_size=8), quest(n, (20.0, 2.0, 20.0), batch_size=8))
+    ]
+    found = findings(
+        sweep=profile(*two_baselines(), *more), asked=asked(batch_sizes=(1, 8)), steps=two_steps()
+    )
+    made = decide(found)
+    assert made.answer == "only above"
+    text = sentence(found, made)
+    assert text.startswith("Only above 2.1k tokens: on Toy GPU, toy, budget 1024, batch 1 and 8: ")
+    assert "faster from 2.1k tokens on at batch 1" in text
+    assert "faster at every length measured above the budget, 2k to 32k at batch 8" in text
+    assert "gain per token not measured at batch 8: no decode step of this batch was measured" in text
+    assert [line.split(":")[0] for line in by_batch(made)] == ["Batch 1", "Batch 8"]
+    assert made.status == Exit.OK
+
+
+@pytest.mark.parametrize(
+    ("answers", "wanted"),
+    [
+        (["yes", "yes"], "yes"),
+        (["no", "no"], "no"),
+        (["yes", "only above"], "only above"),
+        (["yes", "no"], "partly"),
+        (["yes", "unknown"], "partly"),
+        (["no", "unknown"], "unknown"),
+        ([], "unknown"),
+    ],
+)
+def test_answers_together(answers: list[str], wanted: str) -> None:
+    assert together(answers) == wanted
+
+
+def test_a_loss_reads_as_more() -> None:
+    assert gain_text(Gain(1.0, 1.2, "at 2k", "measured: clock")) == (
+        "at 2k a token takes 1.2 ms instead of 1 ms, 0.2 ms or 20 % more"
+    )
+
+
+def test_a_share_that_is_not_all_or_nothing_never_reads_so() -> None:
+    shares = (0.0, 0.001, 0.5, 0.9999, 1.0)
+    assert [percent(one) for one in shares] == ["0 %", "less than 1 %", "50 %", "more than 99 %", "100 %"]
+
+
+def test_the_document_holds_the_sentence_and_its_figures() -> None:
+    found = findings()
+    made = decide(found)
+    told = document(found, made, {"page": "d.html"})
+    assert told["sentence"] == sentence(found, made)
+    assert told["status"] == 0
+    (batch,) = told["batches"]
+    assert batch["gain"]["saved_share"] == pytest.approx(0.375, rel=1e-2)
+    assert told["bytes"]["verdict"] == "passed"
+
+
+def test_markdown_of_a_hostile_name_is_text() -> None:
+    bad = replace(traffic(8192), name="<script>|`x`|\n# head")
+    found = findings(asked=asked(traffic=bad))
+    text = markdown(found, decide(found))
+    assert "<script>" not in text
+    assert "\n# head" not in text
+    assert "\\`x\\`" in text

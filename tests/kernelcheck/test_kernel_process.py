@@ -1,0 +1,86 @@
+"""A kernel is checked in a process of its own: what it does to that one is told, never suffered."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from questprof.commands.check_only import settings
+from questprof.errors import QuestprofError
+from questprof.kernelcheck import process
+from questprof.kernelcheck.display import kernel_lines
+from questprof.kernelcheck.findings import KernelFinding, Order, Setting
+from questprof.model import Shape
+
+SETTING = Setting(4, 2, 64, "fp32", "fp32", 8, "paired", take_tail=True)
+
+
+def check(source: str, timeout_s: float = 60.0) -> KernelFinding:
+    return process.check_kernel("mine", Order(source, "cpu", (SETTING,)), timeout_s)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = Path(__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), *sys.path]))
+
+
+def test_triton_kernels_run_in_the_interpreter() -> None:
+    found = check("faults.right:stages")
+    assert found.passed, found
+    assert {stage.stage: stage.status for stage in found.stages} == {"score": "pass", "attend": "pass"}
+    assert found.borrowed == ("append", "append_kv", "select", "dense")
+
+
+def test_a_wrong_triton_kernel_fails_where_it_is_wrong() -> None:
+    found = check("faults.duplicate_id:stages")
+    (stage,) = found.stages
+    assert (stage.stage, stage.status) == ("select", "fail")
+    assert "selected twice" in stage.why
+    assert stage.place is not None
+    assert stage.place.request == 0
+    assert found.borrowed == ("append", "append_kv", "score", "attend", "dense")
+    assert kernel_lines(found)[-1].startswith("mine: select failed: no time will be taken")
+
+
+@pytest.mark.parametrize(
+    ("source", "timeout_s", "said"),
+    [
+        ("die:it", 60.0, "its process died of SIGABRT in score: the last words"),
+        ("hang:it", 3.0, "it was not done after 3 s in score"),
+    ],
+)
+def test_a_process_that_dies_or_hangs_says_in_which_stage(
+    source: str, timeout_s: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "MODULE", "kernelcheck.fake_kernel_child")
+    found = check(source, timeout_s)
+    assert not found.passed
+    assert found.failure == said
+    assert found.fix
+    assert f"  FAIL  {said}" in kernel_lines(found)
+    assert kernel_lines(found)[-1].startswith("mine: not checked to the end")
+
+
+def test_a_module_that_cannot_be_imported_is_an_error_of_usage(tmp_path: Path) -> None:
+    source = tmp_path / "broken.py"
+    source.write_text("print('noise on standard output')\nimport no_such_library\n")
+    with pytest.raises(QuestprofError, match=r"No module named 'no_such_library' \(broken.py:2\)"):
+        check(f"{source}:stages")
+
+
+def test_a_shape_is_checked_with_two_of_its_kv_heads() -> None:
+    shapes = [Shape("wide", 32, 8, 128), Shape("one", 5, 1, 64)]
+    chosen = settings(shapes, (16, 32), (), ("quest", "quest-open"), "cpu", 3)
+    assert [(s.num_qo_heads, s.num_kv_heads, s.head_dim) for s in chosen[::4]] == [(8, 2, 128), (5, 1, 64)]
+    assert [(s.page_size, s.take_tail) for s in chosen[:4]] == [
+        (16, True),
+        (16, False),
+        (32, True),
+        (32, False),
+    ]
+    assert {s.seed for s in chosen} == {3}
+    assert chosen[0].title == "8 query heads over 2 KV heads of 128, fp16, page 16"

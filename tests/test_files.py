@@ -1,0 +1,49 @@
+"""Outputs: replaced as a whole, behind links, never a device; errors in words."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from questprof.errors import Exit, QuestprofError
+from questprof.files import cannot_write, check_writable, write_whole
+from questprof.store import ProfileWriter
+
+
+def test_a_device_a_pipe_or_a_folder_is_no_output(tmp_path):
+    """Replacing one by a file would be worse than an error."""
+    os.mkfifo(tmp_path / "pipe")
+    for place, what in (
+        (Path("/dev/null"), "a device or a pipe"),
+        (tmp_path / "pipe", "pipe"),
+        (tmp_path, "a folder"),
+    ):
+        for use in (check_writable, lambda path: ProfileWriter(path, force=True)):
+            with pytest.raises(QuestprofError, match=what):
+                use(place)
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_file_is_replaced_as_a_whole_and_behind_its_link(tmp_path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("old")
+    link.symlink_to(real)
+    write_whole(link, b"new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"]
+
+
+def test_a_device_takes_what_is_written_and_stays_one():
+    write_whole(Path("/dev/null"), b"text")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(Path("/dev/full"), b"text")
+    assert Path("/dev/full").is_char_device()
+
+
+def test_want_of_room_is_the_machines_fault():
+    full = cannot_write(Path("a"), OSError(errno.ENOSPC, "No space left on device"))
+    assert (full.status, "Make room" in full.fix) == (Exit.MACHINE, True)
+    assert cannot_write(Path("a"), OSError(errno.EACCES, "Permission denied")).status == Exit.USAGE
