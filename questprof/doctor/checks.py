@@ -54,7 +54,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     """(2, 13) of `2.13.0+cpu`; as far as it holds numbers."""
     found = []
     for word in version.split("+")[0].split(".")[:2]:
-        if not word.isdigit():
+        if not word.isdecimal():
             break
         found.append(int(word))
     return tuple(found)

@@ -54,7 +54,7 @@ def _driver_fix(facts: Facts) -> str:
 def _too_new(cuda: str, driver_cuda: tuple[int, int]) -> bool:
     """Whether torch's CUDA is of a later major version than the driver runs."""
     major = cuda.split(".")[0]
-    return major.isdigit() and int(major) > driver_cuda[0]
+    return major.isdecimal() and int(major) > driver_cuda[0]
 
 
 def _dotted(version: tuple[int, int]) -> str:

@@ -23,6 +23,9 @@ TORCH_SECONDS: Final = 8.0
 """For torch's import from a slow disk."""
 NCU_SECONDS: Final = 4.0
 SECONDS: Final = TORCH_SECONDS + 1.0
+ALONE: Final = "nvml"
+"""Answers before the others start: torch's child, too, would be a process on the GPU."""
+ALONE_SECONDS: Final = 2.0
 GOVERNORS: Final = Path("/sys/devices/system/cpu")
 
 
@@ -38,14 +41,16 @@ def gather(probes: Mapping[str, Callable[[], Any]] | None = None, seconds: float
         name: Thread(target=_look, args=(name, probe, found, failed), daemon=True)
         for name, probe in asked.items()
     }
-    for thread in threads.values():
-        thread.start()
     deadline = time.monotonic() + seconds
+    for name in sorted(threads, key=lambda name: name != ALONE):
+        threads[name].start()
+        if name == ALONE:
+            threads[name].join(min(ALONE_SECONDS, seconds))
     for name, thread in threads.items():
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
             failed[name] = f"no answer within {seconds:g} s"
-    found = {name: value for name, value in found.items() if name not in failed}
+    found = {name: value for name, value in dict(found).items() if name not in failed}
     unanswered = [f"{name}: {failed[name]}" for name in asked if name in failed]
     nvrtc = found.pop("nvrtc", ("", "no answer"))
     return Facts(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from machines import GIB, cpu, gpu, named
 
@@ -172,7 +172,9 @@ FACTS = st.builds(
 
 
 @given(facts=FACTS)
-@settings(max_examples=200, deadline=None)
+@example(facts=Facts(versions={"torch": "2.²"}))
+@example(facts=gpu(torch__num_gpus=0, torch__cuda="²"))
+@settings(max_examples=100, deadline=None)
 def test_no_machine_makes_the_doctor_raise(facts: Facts) -> None:
     found = diagnose(facts)
     assert found.next_command

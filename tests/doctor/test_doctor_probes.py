@@ -109,6 +109,24 @@ def test_a_probe_that_raises_or_hangs_is_a_line() -> None:
     assert sum(f.name == "not answered" for f in diagnose(facts).findings) == 2
 
 
+def test_the_driver_is_asked_before_torch_is_on_the_gpu() -> None:
+    """Whichever comes first in the table; torch's child would be another process there."""
+    order: list[str] = []
+
+    def driver() -> NvmlFacts:
+        time.sleep(0.1)
+        order.append("nvml")
+        return NvmlFacts(processes=0)
+
+    def torch() -> TorchFacts:
+        order.append("torch")
+        return TorchFacts("2.13")
+
+    facts = probes.gather({"torch": torch, "nvml": driver})
+    assert order == ["nvml", "torch"]
+    assert facts.nvml == NvmlFacts(processes=0)
+
+
 def test_every_probe_fills_a_field_of_the_facts() -> None:
     names = set(probes.Facts.__dataclass_fields__)
     assert set(probes.PROBES) - {"nvrtc"} <= names
