@@ -50,10 +50,10 @@ PLOTLY_FILE: Final = "plotly.min.js"
 SECTIONS: Final = (
     Section("length-scan", "Length scan", length_scan.build, asks=True),
     Section("plane", "Page size and budget", plane.build, asks=True),
-    Section("baselines", "Baselines and layouts", baselines.build),
-    Section("bytes", "Bytes", bytes_section.build),
-    Section("roofline", "Roofline", roofline.build),
-    Section("amdahl", amdahl.TITLE, amdahl.build),
+    Section("baselines", "Baselines and layouts", baselines.build, kinds=("sweep",)),
+    Section("bytes", "Bytes", bytes_section.build, kinds=("bytes",)),
+    Section("roofline", "Roofline", roofline.build, kinds=("sweep",)),
+    Section("amdahl", amdahl.TITLE, amdahl.build, kinds=("amdahl",)),
     Section("batch", "Batches and ragged requests", batch.build, asks=True),
     Section("gqa", "Grouped-query attention", gqa.build, asks=True),
     Section("recall", recall.TITLE, recall.build, asks=True),
@@ -227,7 +227,10 @@ def _part(
 
 
 def _built(section: Section, profile: Profile, prefix: str, page: Context) -> Block | None:
-    return section.builder(profile, prefix, page) if section.asks else section.builder(profile, prefix)
+    block = section.builder(profile, prefix, page) if section.asks else section.builder(profile, prefix)
+    if block and section.kinds:
+        block.context["section_records"] = page.lines.of_kinds(section.kinds)
+    return block
 
 
 def _is_timed(profile: Profile) -> bool:

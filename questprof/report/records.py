@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -34,6 +34,10 @@ class Lines:
             found |= dict.fromkeys(self.by_id.get((kind, point.point_id), ()))
             found |= dict.fromkeys(self.dense.get(_dense_key(point), ()) if kind == "sweep" else ())
         return ranges(found)
+
+    def of_kinds(self, kinds: Collection[str]) -> str:
+        """The records of some kinds, in words."""
+        return ranges(line for (kind, _), found in self.by_id.items() if kind in kinds for line in found)
 
 
 def lines(profiles: Sequence[Profile]) -> Lines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from questprof.model import Profile
+from questprof.model import Kind, Profile
 from questprof.report.evidence import Evidence
 from questprof.report.records import Lines
 
@@ -44,12 +44,14 @@ class Section(NamedTuple):
     """A kind of section; `builder` takes the profile and a prefix for the ids of its elements.
 
     With `asks` it takes a Context too: what the other profiles of the page say, and where records stand.
+    `kinds` are the kinds of record it shows, where its panels do not name their own.
     """
 
     id: str
     title: str
     builder: Callable[..., Block | None]
     asks: bool = False
+    kinds: tuple[Kind, ...] = ()
 
 
 class Context(NamedTuple):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from questprof.crossover.sentences import crossover, format_length, format_speed_up
 from questprof.crossover.tables import measured_text
-from questprof.model import Profile, Shape, shape_presets
+from questprof.model import Point, Profile, Shape, shape_presets
 from questprof.report.evidence import Evidence, heads_of
 from questprof.rows import Row, Series
 from questprof.scan import series
@@ -182,11 +182,19 @@ def _per_token(found: Evidence, one: Series, row: Row | None) -> Part:
         why = f"no decode step of batch {one.batch_size}, page {one.page_size}, budget {one.budget_text}"
         return Part("Per token", "", why, _command("amdahl", one, row, "step.jsonl"))
     length = row.seq_len if row else USUAL_LENGTH
-    nearest = min(pairs, key=lambda pair: (abs(pair.point.seq_len - length), pair.quest.us))
-    at = "" if row and nearest.point.seq_len == row.seq_len else f" at {format_count(nearest.point.seq_len)}"
-    setup = nearest.point.decode
-    source = "measured: clock, whole decode step" + (f", {setup.weight_format} weights" if setup else "")
-    return Part("Per token", format_speed_up(nearest.speedup) + at, source)
+    nearest = min(abs(pair.point.seq_len - length) for pair in pairs)
+    near = [pair for pair in pairs if abs(pair.point.seq_len - length) == nearest]
+    # weights of the cache's own dtype, and of several steps the one that gains least
+    near.sort(key=lambda pair: (_weights(pair.point) != found.shape.kv_dtype, pair.speedup))
+    told, others = near[0], near[1:]
+    at = "" if row and told.point.seq_len == row.seq_len else f" at {format_count(told.point.seq_len)}"
+    source = f"measured: clock, whole decode step, {_weights(told.point)} weights"
+    source += "".join(f"; {format_speed_up(one.speedup)} with {_weights(one.point)}" for one in others[:3])
+    return Part("Per token", format_speed_up(told.speedup) + at, source)
+
+
+def _weights(point: Point) -> str:
+    return point.decode.weight_format if point.decode else "unknown"
 
 
 def _ragged(one: Series) -> tuple[int, ...]:
