@@ -58,6 +58,7 @@ def test_the_page_names_the_line_that_holds_a_record(tmp_path, parse):
             point_id,
         )
     assert "Records: run.jsonl, lines 2–3, 5–22." in page.text
+    assert page.text.count("Records: run.jsonl, lines 2–3, 5–22.") == 2  # length scan and baselines
 
 
 @pytest.mark.parametrize(("count", "seconds"), [(1000, 2.0), (10_000, 10.0)])
