@@ -17,7 +17,7 @@ from questprof.backends import _LOADERS, Backend, user_module
 from questprof.backends import load as load_backend
 from questprof.backends.user_launch import ARGUMENTS, DECODE, asked_for, clean, refuse_other_arguments
 from questprof.backends.user_module import FORM
-from questprof.errors import QuestprofError
+from questprof.errors import Exit, QuestprofError
 
 STAGES = tuple(ARGUMENTS)
 """What a stage set may hold; signatures as the project's own launchers have them."""
@@ -99,6 +99,21 @@ def source_of(name: str) -> str:
 def gives(name: str, stage: str) -> bool:
     """Whether the set registered as `name` brings `stage` itself; KeyError for another name."""
     return stage in _registered[name].stages
+
+
+def refuse_interpreted(name: str) -> None:
+    """QuestprofError when the set registered as `name` lies in a module whose Triton kernels are interpreted.
+
+    What the interpreter takes says nothing of a kernel.
+    """
+    source = source_of(name)
+    if user_module.is_interpreted(source):
+        raise QuestprofError(
+            f"kernels {source!r}",
+            "its Triton kernels run in the interpreter, whose time is no kernel's",
+            "Unset TRITON_INTERPRET and time them on a GPU; --check-only takes them here.",
+            Exit.MACHINE,
+        )
 
 
 def load(name: str, device: str) -> Backend:

@@ -32,6 +32,15 @@ def module_name(source: str) -> str:
     return Path(module).stem if module.endswith(".py") else module.rpartition(".")[2]
 
 
+def is_interpreted(source: str) -> bool:
+    """Whether the imported module of `MODULE:OBJECT` holds Triton kernels that the interpreter would run."""
+    name, _ = split(source)
+    module = sys.modules.get(Path(name).stem if name.endswith(".py") else name)
+    return (
+        any(type(one).__name__ == "InterpretedFunction" for one in vars(module).values()) if module else False
+    )
+
+
 def found(source: str) -> Any:
     """The object of `MODULE:OBJECT`, which may be dotted; QuestprofError without one."""
     name, attribute = split(source)
@@ -72,16 +81,16 @@ def _file(source: str, path: Path) -> Any:
     if not path.is_file():
         fix = f"Write one with `questprof init-kernel {path}`, or name a file that is there."
         raise QuestprofError(f"kernels {source!r}", f"there is no file {path}", fix)
-    known = sys.modules.get(path.stem)
-    if known is not None and getattr(known, "__file__", None) != str(path.resolve()):
-        fix = "Give the file another name."
-        raise QuestprofError(f"kernels {source!r}", f"a module named {path.stem} is there already", fix)
     if str(path.resolve().parent) not in sys.path:
         sys.path.insert(0, str(path.resolve().parent))
     try:
-        return import_module(path.stem)
+        module = import_module(path.stem)
     except (Exception, SystemExit) as error:
         raise _broken(source, path.stem, error) from error
+    if Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
+        fix = "Give the file another name."
+        raise QuestprofError(f"kernels {source!r}", f"a module named {path.stem} is there already", fix)
+    return module
 
 
 def _broken(source: str, module: str, error: BaseException) -> QuestprofError:

@@ -134,6 +134,8 @@ def sweep(
         check_kernels(kernel or (), where, shapes, sizes, layouts, named, seed, json=json)
         return
     kernels = tuple(dict.fromkeys(user.register(spec) for spec in kernel or ()))
+    for name in kernels:
+        user.refuse_interpreted(name)
     grid = Grid(
         shapes=shapes,
         lengths=parse_sizes(default.lengths if lengths is None else lengths, "length"),

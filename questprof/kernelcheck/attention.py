@@ -162,7 +162,7 @@ def _page_of(own: torch.Tensor, right: torch.Tensor, noticed: float) -> tuple[in
     for page, (ours, wanted) in enumerate(zip(own.tolist(), right.tolist(), strict=True)):
         if wanted == 0 and abs(ours) > noticed:
             return page, f"page {page} was read, which is not among its pages"
-        if wanted > noticed and abs(ours) < NOTICED * wanted:
+        if wanted > noticed and ours == 0:
             return page, f"page {page} was left out"
     held = right > noticed
     factor = float((own[held] / right[held]).median())

@@ -10,7 +10,8 @@ from questprof.backends.user_module import first_line, where
 from questprof.errors import QuestprofError
 from questprof.kernelcheck.findings import Began, Brings, FaultError, Order, Setting, StageFinding
 from questprof.kernelcheck.scene import scenes
-from questprof.kernelcheck.stages import Outcome, check_stage
+from questprof.kernelcheck.stages import check_stage
+from questprof.kernelcheck.turns import Outcome
 
 
 def check_stages(order: Order) -> Iterator[Brings | Began | StageFinding]:
@@ -33,7 +34,9 @@ def _check(stages: StageSet, stage: str, order: Order, setting: Setting) -> Stag
             failed = StageFinding(stage, setting.title, "fail", scene.case)
             return _with(failed, fault.why, fault.fix, fault)
         except QuestprofError as error:
-            return _with(StageFinding(stage, setting.title, "fail", scene.case), error.why, error.fix)
+            own = error.what == f"stage {stage} of {order.source}"
+            why = error.why if own else f"{error.what}: {error.why}"
+            return _with(StageFinding(stage, setting.title, "fail", scene.case), why, error.fix)
         except Exception as error:
             if out_of_memory(error):
                 raise

@@ -213,6 +213,16 @@ def test_a_function_named_like_a_stage_is_that_stage(module: ModuleType) -> None
     assert list(user.stage_set("my_kernels:best").stages) == ["score"]
 
 
+def test_no_time_is_taken_of_the_interpreter(module: ModuleType) -> None:
+    module.stages = {"score": mine}
+    user.register("my_kernels:stages")
+    user.refuse_interpreted("my_kernels")
+    module.kernel = type("InterpretedFunction", (), {})()
+    with pytest.raises(QuestprofError, match="whose time is no kernel's") as caught:
+        user.refuse_interpreted("my_kernels")
+    assert caught.value.status == Exit.MACHINE
+
+
 def test_a_missing_object_names_those_that_are_there(module: ModuleType) -> None:
     module.sys, module.stages, module._hidden = sys, {"score": mine}, 1
     with pytest.raises(QuestprofError) as caught:
@@ -227,7 +237,10 @@ def test_a_file_is_imported_with_what_lies_beside_it(tmp_path: Path, monkeypatch
     assert list(user.stage_set(f"{tmp_path}/a_file.py:beside_it").stages) == ["score"]
 
 
-def test_a_file_named_like_another_module_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_file_named_like_another_module_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "json.py").write_text("stages = {}\n")
     with pytest.raises(QuestprofError, match="a module named json is there already"):
         user.stage_set(f"{tmp_path}/json.py:stages")

@@ -201,7 +201,7 @@ def test_an_interruption_keeps_the_profile_and_says_how_to_go_on(tmp_path: Path)
         ("--source formula -o a.jsonl", "the formula alone counts nothing"),
         ("--kernels no_such:stages", "there is no module no_such"),
         ("--kernels faults.right:nothing", "faults.right has no nothing"),
-        ("--kernels mine=faults.right", "it is not MODULE:ATTRIBUTE"),
+        ("--kernels mine=faults.right", "it is not MODULE:OBJECT"),
         ("--budgets 8 --page-sizes 16", "the token budget is smaller than a page"),
         ("--resume", "it needs the profile to go on with"),
     ],

@@ -151,6 +151,23 @@ copied = Copied()
 scoring = {"score": score}
 
 
+class Prepared:
+    """Score and attend over what prepare made of the cache: the cache in a box."""
+
+    def prepare(self, cache: Any) -> tuple[Any]:
+        return (cache,)
+
+    def score(self, q: Any, prepared: tuple[Any], scores: Any) -> None:
+        score(q, prepared[0], scores)
+
+    def attend(self, q: Any, prepared: tuple[Any], ids: Any, indptr: Any, out: Any, lse: Any, _: Any) -> None:
+        attend(q, prepared[0], ids, indptr, out, lse, _)
+
+
+prepared = Prepared()
+unprepared = {"prepare": lambda cache: cache.no_such_thing, "score": score}
+
+
 def _after(stage: Callable[..., None], spoil: Callable[..., None]) -> Callable[..., None]:
     """`stage`, after which `spoil` gets the same arguments."""
 

@@ -60,6 +60,17 @@ def test_a_layout_of_its_own_is_made_once_a_cache() -> None:
     assert {check.stage for check in quest.checks} == {"append", "decode.page_ids", "decode"}
 
 
+def test_stages_of_its_own_get_what_prepare_made_and_the_projects_the_cache() -> None:
+    _, quest = run("prepared")
+    assert quest.status == "ok"
+    assert sorted(quest.times_us) == ["append", "attend", "quest", "score", "select"]
+
+
+def test_a_prepare_that_raises_is_named() -> None:
+    with pytest.raises(QuestprofError, match="stage prepare of plain_stages:unprepared: it raised Attr"):
+        run("unprepared")
+
+
 def test_a_decode_that_says_no_ids_is_timed_and_called_approximate() -> None:
     dense, quest = run("blind")
     assert quest.status == "ok"

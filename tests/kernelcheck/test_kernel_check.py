@@ -57,6 +57,12 @@ def test_a_decode_passes_as_it_is_and_over_a_layout_of_its_own() -> None:
     assert [stage.status for stage in found("fused") + found("copied")] == ["pass", "pass"]
 
 
+def test_stages_over_what_prepare_made_pass_and_one_that_raises_is_named() -> None:
+    assert [stage.status for stage in found("prepared")] == ["pass", "pass"]
+    (stage,) = found("unprepared")
+    assert stage.why.startswith("stage prepare of plain_stages:unprepared: it raised AttributeError")
+
+
 def test_a_decode_without_ids_is_approximate_and_says_how_far_off() -> None:
     (blind,) = found("blind")
     assert blind.status == "approximate"

@@ -221,8 +221,9 @@ def test_stages_of_ones_own_are_timed_in_one_loop(tmp_path: Path) -> None:
     timed = [record for record in records.values() if record.status != "wrong"]
     assert len({timing.loop_id for record in timed for timing in record.timing.values()}) == 1
     bad = _run(f"{small} --kernel bad=mine:broken -o q.jsonl", tmp_path)
-    assert bad.returncode == Exit.USAGE
-    assert "bad (mine:broken)" in bad.stderr
+    assert bad.returncode == Exit.CHECK_FAILED
+    assert "stage score of mine:broken" in bad.stderr
+    assert "ZeroDivisionError" in bad.stderr
     assert "Traceback" not in bad.stderr
 
 
@@ -238,7 +239,7 @@ def test_stages_of_ones_own_are_timed_in_one_loop(tmp_path: Path) -> None:
         ("--samples 5 --precision 1", Exit.USAGE, "either given or found"),
         ("--retry -o p.jsonl", Exit.USAGE, "--resume"),
         ("--skip-corrupt -o p.jsonl", Exit.USAGE, "--resume"),
-        ("--kernel mine:base", Exit.USAGE, "NAME=MODULE:ATTRIBUTE"),
+        ("--kernel mine:base", Exit.USAGE, "there is no module mine"),
         ("--budgets 8,all", Exit.USAGE, "smaller than a page"),
         ("--head-dim 7 --dry-run", Exit.USAGE, "head_dim"),
         ("--precision 101", Exit.USAGE, "100"),
