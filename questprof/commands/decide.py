@@ -152,6 +152,8 @@ def prepare(
     check_pages([tokens], [page])
     found, config, no_config = resolve(typed, where, dtype, weights)
     kernels = tuple(dict.fromkeys(user.register(spec) for spec in kernel or ()))
+    for name in kernels:
+        user.refuse_interpreted(name)
     asked = Question(
         device=where,
         shape=found,
