@@ -42,8 +42,8 @@ class StepTimes(Struct, frozen=True):
 
     step_us: tuple[float, ...]
     eager_us: tuple[float, ...]
-    idle_us: tuple[float, ...]
     result: DecodeResult
+    idle_us: tuple[float, ...] = ()
 
 
 def steps_needed(num_steps: int, device: str, how: How = "activity trace") -> int:
@@ -95,7 +95,7 @@ def _measure_cpu(step: DecodeStep, num_steps: int) -> StepTimes:
         PartTime(name, "clock", tuple(parts[name]), counts[name]) for name in PARTS if name in parts
     )
     result = _result(step, growth, times, num_steps, first_lengths, note="")
-    return StepTimes(tuple(totals), (), (), result)
+    return StepTimes(tuple(totals), (), result)
 
 
 def _clocked(step: DecodeStep) -> dict[PartName, float]:
@@ -142,7 +142,7 @@ def _measure_cuda(step: DecodeStep, num_steps: int, how: How) -> StepTimes:
     captures = 1 if traced else 1 + len(times)
     result = _result(step, growth, times, num_steps, first_lengths, captures, traced, note)
     # The first replay of a graph also uploads it.
-    return StepTimes(tuple(totals), tuple(eager), tuple(idle[1:]), result)
+    return StepTimes(tuple(totals), tuple(eager), result, tuple(idle[1:]))
 
 
 def _planned(step: DecodeStep) -> tuple[tuple[tuple[str, int], ...], str]:
