@@ -70,7 +70,8 @@ def test_a_decision_measures_every_part(decided: tuple[Path, dict[str, Any], str
     assert kinds == {"sweep": {"sweep"}, "bytes": {"bytes"}, "steps": {"amdahl"}}
     (batch,) = document["batches"]
     assert batch["batch_size"] == 1
-    assert batch["gain"] is not None
+    # On a machine that others use, steps may lie too far apart: then no gain is told, and why.
+    assert batch["gain"] is not None or batch["no_gain"].startswith("the samples of every whole step lie")
     sentence = document["sentence"]
     assert "(CPU figures), tiny, budget 256, batch 1" in sentence
     assert "limited by" in sentence
