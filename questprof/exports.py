@@ -10,14 +10,16 @@ import csv
 import importlib
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from questprof.counts import ByteCount, StageCount
+from questprof.decode.records import PartTime
 from questprof.errors import Exit, QuestprofError
 from questprof.files import cannot_write, output_exists, write_whole
 from questprof.model import Point, Profile, Record
+from questprof.recall.rows import HeadRow, PageRow, recall_records, trace_id
 from questprof.rows import Row, Stat, summarise
 from questprof.scan import scan_rows, verdict
 from questprof.units import format_count, parse_count
@@ -41,21 +43,38 @@ _SOURCES: Final = ("formula", "trace", "ncu")
 def flat_rows(profile: Profile) -> list[dict[str, Any]]:
     """One row per record and stage, every row with the same columns; a record without a stage keeps a row.
 
+    A recall record has a row per layer and query head instead, in columns that other profiles go without:
+    the fields of HeadRow and, once a page size (policy `dense`), what of PageRow is one figure. The parts of
+    a whole decode step (kind `amdahl`) follow its own rows.
     Bytes by source: `formula` is modelled, `trace` counted, `ncu` measured, a stage run alone; `floor_bytes`
     are modelled too.
     """
+    names = _columns(profile)
     return [
-        {**_shared(profile, record), **_of_stage(record, stage)}
+        {name: row.get(name) for name in names}
         for record in profile.records
-        for stage in _stages(record) or ("",)
+        for row in _rows(profile, record)
     ]
+
+
+def _rows(profile: Profile, record: Record) -> Iterator[dict[str, Any]]:
+    shared = _shared(profile, record)
+    if record.rows and (record.rows.heads or record.rows.pages):
+        for row in (*record.rows.pages, *record.rows.heads):
+            figures = {name: getattr(row, name) for name in row.__struct_fields__}
+            yield {**shared, "stage": "", "trace": trace_id(record), **figures}
+        return
+    for stage in _stages(record) or ("",):
+        yield {**shared, **_of_stage(record, stage)}
+    for part in record.decode.parts if record.decode else ():
+        yield {**shared, **_of_part(record, part)}
 
 
 def to_csv(profile: Profile) -> str:
     """`flat_rows` as CSV with a header; empty where a figure does not exist."""
     rows = flat_rows(profile)
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]) if rows else _columns(), lineterminator="\n")
+    writer = csv.DictWriter(out, _columns(profile), lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
@@ -72,11 +91,12 @@ def to_dataframe(profile: Profile) -> Any:
             "pip install pandas, or take questprof.exports.flat_rows(profile), a list of dicts.",
             Exit.MACHINE,
         ) from error
-    return pandas.DataFrame(flat_rows(profile), columns=_columns())
+    return pandas.DataFrame(flat_rows(profile), columns=_columns(profile))
 
 
-def _columns() -> list[str]:
-    return [*_POINT_COLUMNS, *_STAGE_COLUMNS]
+def _columns(profile: Profile) -> list[str]:
+    recall = _RECALL_COLUMNS if recall_records(profile) else ()
+    return list(dict.fromkeys([*_POINT_COLUMNS, *_STAGE_COLUMNS, *recall]))
 
 
 def _stages(record: Record) -> list[str]:
@@ -126,6 +146,13 @@ _STAGE_COLUMNS: Final = (
     *(f"{source}_{way}_bytes" for source in _SOURCES for way in ("read", "write")),
     *("energy_joules", "energy_seconds", "energy_launches"),
 )
+_PER_QUERY: Final = ("query_slack", "needed_quest", "needed_oracle")
+"""Fields of PageRow that are no one figure."""
+_RECALL_COLUMNS: Final = (
+    "trace",
+    *HeadRow.__struct_fields__,
+    *(name for name in PageRow.__struct_fields__ if name not in _PER_QUERY),
+)
 
 
 def _of_stage(record: Record, stage: str) -> dict[str, Any]:
@@ -149,6 +176,14 @@ def _of_stage(record: Record, stage: str) -> dict[str, Any]:
     if energy:
         values |= {f"energy_{name}": getattr(energy, name) for name in ("joules", "seconds", "launches")}
     return {name: values.get(name) for name in _STAGE_COLUMNS}
+
+
+def _of_part(record: Record, part: PartTime) -> dict[str, Any]:
+    """A part of a whole decode step, all its launches in one step together, under its name as stage."""
+    stat = None if verdict(record)[0] == "wrong" else summarise(part.samples_us, None)
+    stats = {f"{name}_us": getattr(stat, name) for name in _STATS} if stat else {}
+    counts = {"num_samples": stat.num_samples, "no_tail": stat.no_tail} if stat else {}
+    return {"stage": part.part, "launches_per_sample": part.launches, **stats, **counts}
 
 
 def _cell(value: Any) -> Any:

@@ -52,11 +52,14 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """QuestprofError unless `path` can be made, or replaced as a file; makes its folder."""
+    """QuestprofError unless `path` can be made, or replaced as a file.
+
+    Makes nothing: whoever writes makes the folder, so that what is refused later leaves none behind.
+    """
     check_regular(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
+        there = next(folder for folder in path.absolute().parents if folder.exists())
+        with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
         raise cannot_write(path, error) from error

@@ -98,9 +98,7 @@ def parse_sizes(text: str, what: str) -> tuple[int, ...]:
     """`8k,32k`, doubling `2k..128k` (both ends included), step `2k..32k:+2k`; sorted, without repeats."""
     sizes = {size for item in text.split(",") for size in _parse_item(item, what)}
     if min(sizes) < 1:
-        raise QuestprofError(
-            f"{what} 0", "it must be at least 1", f"Give {what}s of 1 or more, as in 8k,32k."
-        )
+        raise QuestprofError(f"{what} 0", "it must be at least 1", "Give sizes of 1 or more, as in 8k,32k.")
     return tuple(sorted(sizes))
 
 

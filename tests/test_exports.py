@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import amdahl_steps
 import pytest
 from msgspec.structs import replace
+from planted_recall import Planted
 
 import questprof
 from profiles import dense, profile, quest, two_baselines
@@ -195,3 +197,37 @@ def test_nothing_is_overwritten_unasked(tmp_path):
     assert path.read_text() == "two"
     with pytest.raises(QuestprofError, match="cannot write"):
         write_text(path / "below", "three")
+
+
+def test_a_recall_profile_has_a_row_a_head_with_its_figures():
+    """2 layers x 3 heads: once a page size their slack, then a row for each of 2 budgets x 2 policies."""
+    made = Planted(budgets=(64, 128), policies=("quest", "oracle")).profile()
+    rows = list(csv.DictReader(io.StringIO(to_csv(made))))
+    assert len(rows) == 6 + 6 * 4
+    (row,) = [
+        row
+        for row in rows
+        if (row["layer"], row["head"], row["token_budget"], row["policy"]) == ("1", "2", "64", "quest")
+    ]
+    found = {name: float(row[name]) for name in ("mass_recall", "output_rel_err", "page_size", "pages_read")}
+    assert found == {"mass_recall": 0.9, "output_rel_err": 0.1, "page_size": 16, "pages_read": 4}
+    assert (row["trace"], row["union_ratio"], row["missed_slack"], row["kind"]) == (
+        "trace-a",
+        "1.5",
+        "",
+        "recall",
+    )
+    slack = [row for row in rows if row["policy"] == "dense"]
+    assert {(row["slack"], row["slack_p99"], row["mass_recall"]) for row in slack} == {("8.0", "11.0", "")}
+    assert "mass_recall" not in to_csv(profile(quest(8192, (4.0, 2.0, 6.0))))
+    mixed = flat_rows(profile(quest(8192, (4.0, 2.0, 6.0)), *made.records))
+    assert len({tuple(row) for row in mixed}) == 1
+    assert (mixed[0]["stage"], mixed[0]["mass_recall"]) == ("score", None)
+
+
+def test_the_parts_of_a_decode_step_follow_the_step():
+    """A Quest step of 625 us: score takes 20 of them, in 4 launches."""
+    rows = by_stage(amdahl_steps.record("quest", amdahl_steps.QUEST))
+    assert (rows["step"]["median_us"], rows["score"]["median_us"]) == (pytest.approx(625), 20.0)
+    assert (rows["score"]["launches_per_sample"], rows["score"]["num_samples"]) == (4, 1)
+    assert set(rows) == {"step", *amdahl_steps.QUEST}

@@ -25,6 +25,15 @@ def test_a_device_a_pipe_or_a_folder_is_no_output(tmp_path):
     assert Path("/dev/null").is_char_device()
 
 
+def test_checking_makes_no_folder(tmp_path):
+    """A folder that can be made is fine; one below a file is not."""
+    check_writable(tmp_path / "new" / "deep" / "file")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(QuestprofError, match="cannot write"):
+        check_writable(tmp_path / "file" / "deep" / "file")
+
+
 def test_a_file_is_replaced_as_a_whole_and_behind_its_link(tmp_path):
     real, link = tmp_path / "real", tmp_path / "link"
     real.write_text("old")

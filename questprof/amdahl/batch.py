@@ -103,9 +103,9 @@ _FREE: Final[dict[Axis, dict[str, Any]]] = {"length": {"seq_len": 0}, "batch": {
 def paying(pairs: Sequence[Pair]) -> tuple[Paying, ...]:
     """Where Quest pays, by length at each batch and by batch at each length, where there are two or more.
 
-    Batches of requests of one length alone: a ragged batch has no single length.
+    Batches of requests of one length alone: a ragged batch has no single length. Pairs with doubts are out.
     """
-    equal = [pair for pair in pairs if not pair.point.seq_lens]
+    equal = [pair for pair in pairs if not pair.point.seq_lens and not pair.doubts]
     found = []
     for axis, free in _FREE.items():
         for group in series_of(equal, **free).values():

@@ -7,6 +7,7 @@ beyond TOLERANCE. In a trace a kernel counts from the end of all before it: what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -22,6 +23,7 @@ from questprof.decode.records import (
 )
 from questprof.model import Clocks, Point, Record
 from questprof.rows import Stat, summarise
+from questprof.samples import median_interval
 
 TOLERANCE: Final = 0.03
 """Of the step: as far as the sum of its parts may lie from it."""
@@ -63,6 +65,8 @@ class Breakdown:
     note: str = ""
     cold: bool = False
     """Whether a step touches more than any cache holds, so that its weights come from memory."""
+    parts_half_width_us: float = 0.0
+    """Half the 95 % interval of the sum of the parts, from their own samples."""
 
     @property
     def us(self) -> float:
@@ -150,7 +154,21 @@ def breakdown(record: Record) -> Breakdown | None:
         ),
         note=result.note,
         cold="step" in record.timing and record.timing["step"].cache_state == "cold",
+        parts_half_width_us=_half_width_us(
+            [one.samples_us for one in result.parts if one.samples_us], result.traced_us
+        ),
     )
+
+
+def _half_width_us(parts_us: Sequence[Sequence[float]], runs_us: Sequence[float]) -> float:
+    """Half the 95 % interval of the sum of all parts: of whole runs where the parts are of the same ones.
+
+    `runs_us` are the lengths of traced runs, gaps included. Parts of other runs add up as independent errors.
+    """
+    if len({len(samples) for samples in parts_us}) == 1:
+        sums = [sum(run) for run in zip(*parts_us, strict=True)]
+        return median_interval(runs_us if len(runs_us) == len(sums) else sums).half_width
+    return math.hypot(*(median_interval(samples).half_width for samples in parts_us))
 
 
 def _parts(result: DecodeResult, step_us: float) -> Iterator[Part]:

@@ -11,7 +11,7 @@ import msgspec
 from questprof.amdahl.batch import Paying, Served, paying, paying_sentences, paying_text, served
 from questprof.amdahl.breakdown import Breakdown
 from questprof.amdahl.check import CAUSES
-from questprof.amdahl.forecast import Forecast, forecasts
+from questprof.amdahl.forecast import Forecast, forecasts, left_out
 from questprof.amdahl.isolated import Isolated, isolated
 from questprof.amdahl.pairs import Pair, Steps, step_title, steps_of, title
 from questprof.amdahl.paper import PaperTable, beside_paper
@@ -48,6 +48,8 @@ class Amdahl:
     """By point id of the Quest step: what a sweep in the same profile promises."""
     alarms: tuple[str, ...]
     notes: tuple[str, ...]
+    unpredicted: tuple[str, ...] = ()
+    """Where lengths were asked for and no line can be drawn through the measured ones."""
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
@@ -56,7 +58,7 @@ class Amdahl:
 
     @property
     def headlines(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """(setting, sentences): every budget at the longest length of each, then where Quest pays."""
+        """(setting, sentences): budgets at the longest length of each, doubted pairs, where Quest pays."""
         groups: dict[str, list[Pair]] = {}
         for pair in self.pairs:
             setup = pair.point.decode
@@ -65,9 +67,15 @@ class Amdahl:
         found = []
         for name, pairs in groups.items():
             longest = max(pair.point.seq_len for pair in pairs)
-            found.append((name, tuple(verdict(p) for p in pairs if p.point.seq_len == longest)))
+            told = tuple(verdict(p) for p in pairs if p.point.seq_len == longest or p.doubts)
+            found.append((name, told))
         more = (*paying_sentences(self.paying), *filter(None, [check_summary(self.pairs)]))
         return (*found, ("all steps", more)) if more else tuple(found)
+
+    @property
+    def inconclusive(self) -> bool:
+        """Whether a pair gives no verdict for its doubts, or a length was asked for in vain."""
+        return any(pair.doubts for pair in self.pairs) or bool(self.unpredicted)
 
     @property
     def all_steps(self) -> tuple[Breakdown, ...]:
@@ -97,6 +105,7 @@ def amdahl(profile: Profile, at: Sequence[int] = ()) -> Amdahl | None:
             *(f"{title(one.point)}: no dense step to compare with." for one in steps.alone),
             *dict.fromkeys(one.note for one in shown if one.note),
         ),
+        unpredicted=left_out(pairs) if at else (),
     )
 
 
@@ -133,6 +142,7 @@ def as_document(found: Amdahl) -> dict[str, Any]:
         ],
         "paying": [msgspec.to_builtins(one) | {"text": paying_text(one)} for one in found.paying],
         "forecasts": msgspec.to_builtins(found.forecasts),
+        "unpredicted": found.unpredicted,
         "paper": msgspec.to_builtins(found.paper),
         "alarms": found.alarms,
         "notes": found.notes,
@@ -179,6 +189,7 @@ def _pair(pair: Pair, alone: Isolated | None) -> dict[str, Any]:
         if pair.check
         else [],
         "unchecked": pair.unchecked,
+        "doubts": pair.doubts,
         "isolated": msgspec.to_builtins(alone),
         "verdict": verdict(pair),
     }

@@ -7,11 +7,13 @@ time a token, with equal relative errors. How good that is, each length says tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from questprof.amdahl.pairs import Pair, series_of, title
+from questprof.errors import QuestprofError
 from questprof.model import Point
+from questprof.units import format_count
 
 LEAST: int = 2
 """Lengths above the budget that a line needs."""
@@ -52,12 +54,10 @@ class Forecast:
 def forecasts(pairs: Sequence[Pair], lengths: Sequence[int]) -> tuple[Forecast, ...]:
     """Every setting of `pairs` at each of `lengths` above its budget that it was not measured at.
 
-    Settings with fewer than LEAST measured lengths above the budget are left out.
+    Settings with fewer than LEAST measured lengths above the budget are left out: `left_out` names them.
     """
     found = []
-    equal = [pair for pair in pairs if not pair.point.seq_lens]
-    for group in series_of(equal, seq_len=0).values():
-        usable = sorted((p for p in group if _grows(p.point, p.point.seq_len)), key=lambda p: p.point.seq_len)
+    for usable in map(_usable, _settings(pairs)):
         if len(usable) >= LEAST:
             measured = {pair.point.seq_len for pair in usable}
             found += [
@@ -68,6 +68,51 @@ def forecasts(pairs: Sequence[Pair], lengths: Sequence[int]) -> tuple[Forecast, 
     return tuple(found)
 
 
+def check_enough(points: Iterable[Point]) -> None:
+    """QuestprofError, before anything is measured, where Quest steps have too few lengths for a line."""
+    above = {one.seq_len for one in points if not one.seq_lens and _grows(one, one.seq_len)}
+    if len(above) < LEAST:
+        raise QuestprofError(
+            f"--predict with {len(above)} length{'s' * (len(above) != 1)} above the budget to measure",
+            f"a line through the steps needs at least {LEAST} measured lengths",
+            "Name more, as in --lengths 8k,16k,32k.",
+        )
+
+
+def left_out(pairs: Sequence[Pair]) -> tuple[str, ...]:
+    """A sentence for each setting that no line can be drawn through, and one where there is no setting."""
+    need = f"--predict needs at least {LEAST} measured lengths above the budget, without doubts"
+    groups = _settings(pairs)
+    if not groups:
+        return (f"Nothing is predicted: {need}, and no requests of one length stand beside a dense step.",)
+    return tuple(
+        f"{_setting(group[0])}: nothing is predicted; {need}, and {_has(_usable(group))}."
+        for group in groups
+        if len(_usable(group)) < LEAST
+    )
+
+
+def _has(usable: Sequence[Pair]) -> str:
+    return f"this has {format_count(usable[0].point.seq_len)} alone" if usable else "this has none"
+
+
+def _settings(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """Pairs that differ in length alone; a ragged batch has no single length."""
+    return list(series_of([pair for pair in pairs if not pair.point.seq_lens], seq_len=0).values())
+
+
+def _usable(group: Sequence[Pair]) -> list[Pair]:
+    """Those that a line may go through, by length: above the budget, without doubts."""
+    grown = [pair for pair in group if _grows(pair.point, pair.point.seq_len) and not pair.doubts]
+    return sorted(grown, key=lambda pair: pair.point.seq_len)
+
+
+def _setting(pair: Pair) -> str:
+    """A step's title without its length."""
+    words = title(pair.point).split(", ")
+    return ", ".join([*words[:2], *words[3:]])
+
+
 def _grows(point: Point, seq_len: int) -> bool:
     """Whether every budget of the point selects among pages at that length."""
     tables = point.decode.layer_budgets if point.decode else ()
@@ -76,9 +121,8 @@ def _grows(point: Point, seq_len: int) -> bool:
 
 def _forecast(pairs: Sequence[Pair], seq_len: int) -> Forecast:
     dense, quest = fit(pairs)
-    words = title(pairs[0].point).split(", ")
     return Forecast(
-        setting=", ".join([*words[:2], *words[3:]]),
+        setting=_setting(pairs[0]),
         seq_len=seq_len,
         dense_us=dense.at(seq_len),
         quest_us=quest.at(seq_len),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from questprof.equations import eq13_time_ratio
+from questprof.errors import QuestprofError
 
 PAPER_ATTENTION_SPEEDUP: Final = 7.03
 """The highest self-attention speed-up that the Quest paper reports (32K tokens, budget 2048)."""
@@ -29,9 +31,25 @@ class HandCalculation:
 
 
 def hand_calculation(share: float, attention_speedup: float) -> HandCalculation:
-    """Equation (13) for one share (0..1) and one attention speed-up (above 0); QuestprofError otherwise."""
+    """Equation (13) for one share (0..1) and one attention speed-up (above 0, finite).
+
+    QuestprofError otherwise; where attention would cost nothing it says what bounds the step.
+    """
     ratio = eq13_time_ratio(share, attention_speedup)
+    if not (math.isfinite(attention_speedup) and math.isfinite(ratio)):
+        raise QuestprofError(
+            f"an attention speed-up of {attention_speedup:g}",
+            _without_cost(share) if attention_speedup > 1 else "the step would never end",
+            "Give a finite one, as in --attention-speedup 7.03.",
+        )
     return HandCalculation(share, attention_speedup, ratio, 1 / ratio, most_speedup(share))
+
+
+def _without_cost(share: float) -> str:
+    most = most_speedup(share)
+    if most is None:
+        return "attention is all of the step, so that without its cost the speed-up has no bound"
+    return f"attention without cost would give the step the bound 1 / (1 - {share:g}) = {most:.2f}x"
 
 
 def most_speedup(share: float) -> float | None:
@@ -43,7 +61,6 @@ def explain(found: HandCalculation) -> list[str]:
     """The arithmetic in words, a sentence a line."""
     rest, kept = 1 - found.share, found.share / found.attention_speedup
     change = "faster" if found.attention_speedup >= 1 else "slower"
-    bound = f"{found.most_speedup:.2f}x" if found.most_speedup else "without bound"
     return [
         f"Attention takes {found.share:.1%} of a dense step, everything else {rest:.1%}.",
         f"Attention becomes {found.attention_speedup:g} times as fast: {found.share:g} / "
@@ -51,9 +68,9 @@ def explain(found: HandCalculation) -> list[str]:
         f"Time ratio, eq. (13): {rest:g} + {found.share:g} / {found.attention_speedup:g} = "
         f"{found.time_ratio:.4f}.",
         f"Speed-up of the step: 1 / {found.time_ratio:.4f} = {found.speedup:.2f}x.",
-        f"If attention cost nothing it would be 1 / {rest:g} = {bound}."
+        f"If attention cost nothing it would be 1 / {rest:g} = {found.most_speedup:.2f}x."
         if found.most_speedup
-        else "If attention cost nothing, nothing would be left of the step.",
+        else "If attention cost nothing, nothing would be left of the step: there is no bound.",
         "Modelled, not measured; `questprof amdahl` without --share measures both on this machine.",
     ]
 

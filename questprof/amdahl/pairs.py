@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from questprof.amdahl.breakdown import Breakdown, breakdown
 from questprof.amdahl.check import Check, check, speedup_interval, why_not
+from questprof.amdahl.doubts import doubts
 from questprof.model import Point, Profile, Record
 from questprof.scan import best_ceiling, point_key
 from questprof.units import format_count
@@ -24,6 +25,8 @@ class Pair:
     """The middle 95 % of the speed-ups that resamples of both steps' samples give."""
     check: Check | None
     unchecked: str = ""
+    doubts: tuple[str, ...] = ()
+    """Why the two steps give no verdict; the interval knows nothing of it."""
 
     @property
     def point(self) -> Point:
@@ -83,7 +86,9 @@ def steps_of(profile: Profile) -> Steps:
             alone.append(one)
         else:
             interval = speedup_interval(dense, one)
-            pairs.append(Pair(dense, one, interval, check(dense, one), why_not(dense, one)))
+            pairs.append(
+                Pair(dense, one, interval, check(dense, one), why_not(dense, one), doubts(dense, one))
+            )
     return Steps(
         tuple(one for record, one in usable.values() if record.point.policy == "dense"),
         tuple(pairs),

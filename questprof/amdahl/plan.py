@@ -6,7 +6,6 @@ their maximum, budgets below a page, tables of budgets of another depth.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from questprof.amdahl.files import read_layer_budgets, read_lengths
 from questprof.decode.config import (
     Device,
     ModelConfig,
@@ -26,7 +26,6 @@ from questprof.decode.records import DecodeSetup
 from questprof.errors import QuestprofError
 from questprof.grid import check_names, check_pages, default_layout, parse_sizes
 from questprof.model import Point
-from questprof.recall.answers.layer_table import parse_layer_table
 from questprof.units import format_count, parse_count
 
 
@@ -173,57 +172,6 @@ def _requests(request: Request, lengths: Sequence[int], batches: Sequence[int]) 
 def spread(longest: int, batch: int) -> tuple[int, ...]:
     """Ragged requests: evenly from 1 / batch of the longest up to it, longest first."""
     return tuple(max(1, longest * (batch - number) // batch) for number in range(batch))
-
-
-def read_lengths(path: Path) -> tuple[int, ...]:
-    """The requests of one batch: a length a line (or between commas), `#` begins a comment."""
-    lengths = tuple(parse_count(word, "length") for word in _words(path))
-    if not lengths or min(lengths) < 1:
-        why = "a request has a token at least" if lengths else "it names no request"
-        raise QuestprofError(f"lengths of {path}", why, "Write a length a line, each 1 or more.")
-    return lengths
-
-
-def read_layer_budgets(path: Path, num_layers: int) -> tuple[int, ...]:
-    """A token budget a layer, in the order of the layers; `0` or `dense` keeps a layer dense.
-
-    Or the table that `questprof recall --suggest` writes. QuestprofError for a number of budgets that is not
-    the model's number of layers.
-    """
-    text = _text(path)
-    if text.lstrip().startswith("{"):
-        return _some_quest(path, parse_layer_table(text, path).per_layer(num_layers))
-    budgets = tuple(0 if word == "dense" else parse_count(word, "budget") for word in _words(path))
-    if len(budgets) != num_layers:
-        raise QuestprofError(
-            f"{path} holds {len(budgets)} budgets",
-            f"the model has {num_layers} layers",
-            "Write a budget for each layer, `dense` (or 0) for those that stay dense.",
-        )
-    return _some_quest(path, budgets)
-
-
-def _some_quest(path: Path, budgets: tuple[int, ...]) -> tuple[int, ...]:
-    if not any(budgets):
-        raise QuestprofError(
-            f"{path} keeps every layer dense",
-            "Quest would not run",
-            "Give a layer a budget, or leave it out.",
-        )
-    return budgets
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise QuestprofError(
-            f"cannot read {path}", str(error), "Name a text file with a number a line."
-        ) from error
-
-
-def _words(path: Path) -> list[str]:
-    return [word for word in re.split(r"[\s,\[\]]+", re.sub(r"#.*", "", _text(path)).lower()) if word]
 
 
 def parse_dense_layers(text: str, num_layers: int) -> tuple[int, ...]:

@@ -72,7 +72,7 @@ def run_amdahl(blocks: Sequence[Block], request: Request, outputs: Outputs, cons
     environment = capture(request.device)
     console.print(_opening(environment), highlight=False)
     for remark in remarks(blocks):
-        console.print(f"note: {remark}", highlight=False, soft_wrap=True)
+        console.print(f"note: {remark}", highlight=False, soft_wrap=not console.is_terminal)
     short = shortages(blocks, request)
     if outputs.resume:
         resuming.drop_a_start_without_header(outputs.profile)

@@ -16,7 +16,16 @@ CLOCK_CHANGE = 0.01
 
 
 def verdict(pair: Pair) -> str:
-    """One sentence: whether the whole step pays, by how much, and what attention alone would say."""
+    """One sentence: whether the whole step pays, by how much, and what attention alone would say.
+
+    Of a pair with doubts only what was timed, and why that decides nothing.
+    """
+    if pair.doubts:
+        return (
+            f"{title(pair.point)}: undecided, because {'; '.join(pair.doubts)}. As timed, a token takes "
+            f"{pair.quest.us / 1e3:.3g} ms with Quest and {pair.dense.us / 1e3:.3g} ms without: repeat it on "
+            "an idle machine with more --steps."
+        )
     low, high = pair.interval
     pays = "Quest pays" if low > 1 else "Quest does not pay" if high < 1 else "undecided"
     alone = _attention(pair.check) if pair.check else ""

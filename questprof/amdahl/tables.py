@@ -75,7 +75,7 @@ def speedups(found: Amdahl) -> Table:
             pair.dense.point.decode.dense_backend if pair.dense.point.decode else NONE,
             _ms(pair.quest.us),
             _ms(pair.quest.step.p95),
-            f"{pair.speedup:.2f}x",
+            f"{pair.speedup:.2f}x" + " ?" * bool(pair.doubts),
             f"{pair.interval[0]:.2f}–{pair.interval[1]:.2f}",
             _ms(pair.dense.launch_overhead_us),
             _ms(pair.quest.launch_overhead_us),
@@ -84,8 +84,12 @@ def speedups(found: Amdahl) -> Table:
         )
         for pair in found.pairs
     ]
+    doubted = any(pair.doubts for pair in found.pairs)
     return Table(
-        "whole steps", "measured: clock; launches: launched one by one less as used", heads, tuple(rows)
+        "whole steps",
+        "measured: clock; launches: launched one by one less as used" + "; ?: not for a verdict" * doubted,
+        heads,
+        tuple(rows),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import hashlib
 import os
 import shutil
@@ -22,7 +24,7 @@ class CaptureWriter:
     """Writes a trace layer by layer beside `path` and moves it there when complete; a context manager.
 
     Holds one layer at most. `header.layers` and `header.sha256` follow from what is written. Leaving by an
-    error leaves nothing behind.
+    error leaves nothing behind; what a killed process left of the same trace, the next one removes.
     """
 
     def __init__(self, path: Path, header: CaptureHeader, *, force: bool = False) -> None:
@@ -36,7 +38,10 @@ class CaptureWriter:
         self._check_room()
         self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            remove_stale_parts(path)
             self._file = self._part.open("wb")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._file.write(bytes(self.header.data_offset))
         except OSError as error:
             self._part.unlink(missing_ok=True)
@@ -92,7 +97,8 @@ class CaptureWriter:
 
     def _check_room(self) -> None:
         needed = self.header.data_offset + self.header.num_layers * self.header.layer_bytes
-        free = shutil.disk_usage(self._path.parent).free
+        there = next(folder for folder in self._path.absolute().parents if folder.exists())
+        free = shutil.disk_usage(there).free
         if needed > free:
             raise QuestprofError(
                 f"no room for {self._path}",
@@ -108,6 +114,31 @@ class CaptureWriter:
             "Make room, name another disk, or lower --max-tokens. Nothing was left behind.",
             Exit.MACHINE,
         )
+
+
+def remove_stale_parts(path: Path) -> None:
+    """Remove what processes that are gone left of the trace at `path`.
+
+    Gone: no process here has the number in the name, and nothing, in another container or on another
+    machine, holds the file's lock. What cannot be removed stays.
+    """
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        number = part.name.removesuffix(".part").rpartition(".")[2]
+        if part.name != f".{path.name}.{number}.part" or not number.isdecimal() or _runs(int(number)):
+            continue
+        with suppress(OSError), part.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _checked(tensor: Array | None, shape: tuple[int, ...], name: str) -> Array:

@@ -49,7 +49,10 @@ def amdahl(
     ] = "2",
     layer_budgets: Annotated[
         Path | None,
-        typer.Option("--layer-budgets", help="Also a step with this token budget a layer, one a line."),
+        typer.Option(
+            "--layer-budgets",
+            help="Also a step with a token budget a layer: one a line, or the JSON of recall --suggest.",
+        ),
     ] = None,
     ragged: Annotated[
         bool, typer.Option("--ragged", help="Also batches of requests from 1 / batch of the length up to it.")
@@ -74,13 +77,16 @@ def amdahl(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the profile that -o names.")] = False,
     force: options.FORCE = False,
     json: options.JSON = False,
+    context: typer.Context = None,  # type: ignore[assignment]  # typer fills it in
 ) -> None:
     """Time whole decode steps, dense and Quest, part by part; check Amdahl's law on them; say what if."""
     if share is not None or attention_speedup is not None:
+        _refuse(context, BY_HAND, "with --share", "eq. (13) by hand measures and reads nothing")
         _by_hand(share, attention_speedup, json)
         return
     at = _lengths(predict)
     if profiles:
+        _refuse(context, READING, "with profiles to read", "nothing is measured")
         _from_profiles(profiles, output, html, at, force, json)
         return
     from questprof.amdahl.plan import Request, plan
@@ -105,6 +111,10 @@ def amdahl(
         seed=seed,
     )
     blocks = plan(request)
+    if at:
+        from questprof.amdahl.forecast import check_enough
+
+        check_enough(point for block in blocks for point in block.quest)
     outputs = plan_outputs(output, html, request.device, force=force, resume=resume)
     measured = _measure(blocks, request, outputs, json)
     if outputs.page:
@@ -112,9 +122,26 @@ def amdahl(
     _show(measured, {"profile": outputs.profile, "page": outputs.page}, at, json)
 
 
+BY_HAND = frozenset({"share", "attention_speedup", "json"})
+"""Parameters that eq. (13) by hand takes."""
+READING = frozenset({"profiles", "output", "html", "predict", "force", "json"})
+"""Parameters that profiles to read take; -o is refused with a reason of its own."""
+
+
+def _refuse(context: typer.Context | None, allowed: frozenset[str], where: str, why: str) -> None:
+    """QuestprofError that names options in the command line which would do nothing."""
+    typed = options.typed(context) if context else {}
+    useless = [option for name, option in typed.items() if name not in allowed]
+    if useless:
+        them = "it" if len(useless) == 1 else "them"
+        raise QuestprofError(f"{', '.join(useless)} {where}", why, f"Leave {them} out.")
+
+
 def _by_hand(share: float | None, attention_speedup: float | None, json: bool) -> None:
     """Equation (13) alone."""
     from questprof.amdahl import law
+    from questprof.amdahl.display import say
+    from questprof.terminal import plain_console
 
     if share is None:
         raise QuestprofError(
@@ -128,9 +155,11 @@ def _by_hand(share: float | None, attention_speedup: float | None, json: bool) -
     if json:
         _print_json(law.as_document(found))
         return
+    console = plain_console()
     if attention_speedup is None:
-        print("Attention speed-up: the paper's highest, 7.03x; --attention-speedup takes yours.")
-    print("\n".join(law.explain(found)))
+        say(console, "Attention speed-up: the paper's highest, 7.03x; --attention-speedup takes yours.")
+    for line in law.explain(found):
+        say(console, line)
 
 
 def _lengths(text: str | None) -> tuple[int, ...]:
@@ -159,8 +188,10 @@ def _from_profiles(
     paths: list[Path], output: Path | None, html: Path | None, at: tuple[int, ...], force: bool, json: bool
 ) -> None:
     """Steps of profiles that are there; nothing is measured."""
+    from questprof.amdahl.display import say
     from questprof.store import read_profile
     from questprof.sweep.merge import merge_profiles
+    from questprof.terminal import plain_console
 
     if output is not None:
         raise QuestprofError(
@@ -176,7 +207,7 @@ def _from_profiles(
             "Name profiles of one device and one version of everything.",
         )
     for warning in merged[0].warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        say(plain_console(stderr=True), f"warning: {warning}")
     if html:
         from questprof.report import write_report
 
@@ -186,7 +217,7 @@ def _from_profiles(
 
 def _show(profile: Profile, paths: dict[str, Path | None], at: tuple[int, ...], json: bool) -> None:
     """Tables, sentences and alarms, or one JSON document; then the exit status."""
-    from questprof.amdahl.display import print_amdahl
+    from questprof.amdahl.display import print_amdahl, say
     from questprof.amdahl.finding import amdahl, as_document
     from questprof.sweep.display import problems
     from questprof.terminal import plain_console
@@ -200,7 +231,8 @@ def _show(profile: Profile, paths: dict[str, Path | None], at: tuple[int, ...], 
             "Measure one: questprof amdahl -o steps.jsonl.",
         )
     records = [record for record in profile.records if record.kind == "amdahl"]
-    warnings = [*found.alarms, *problems(records), *conditions(profile)]
+    warnings = [*found.alarms, *found.unpredicted, *problems(records), *conditions(profile)]
+    errors = plain_console(stderr=True)
     if json:
         document = {name: str(path) if path else None for name, path in paths.items()}
         _print_json(
@@ -214,23 +246,23 @@ def _show(profile: Profile, paths: dict[str, Path | None], at: tuple[int, ...], 
     else:
         print_amdahl(plain_console(), found)
         for note in found.notes:
-            print(f"note: {note}", file=sys.stderr)
+            say(errors, f"note: {note}")
     for line in warnings:
-        print(f"warning: {line}", file=sys.stderr)
+        say(errors, f"warning: {line}")
     if not json:
         for path in filter(None, paths.values()):
             print(path)
-    if status := exit_status({record.status for record in records}):
+    if status := exit_status({record.status for record in records}, found.inconclusive):
         raise typer.Exit(status)
 
 
-def exit_status(statuses: set[str]) -> Exit:
-    """1 when a step is wrong, 3 when none could run, 4 when one is unstable, else 0."""
+def exit_status(statuses: set[str], inconclusive: bool = False) -> Exit:
+    """1 when a step is wrong, 3 when none could run, 4 when one is unstable or gives no verdict, else 0."""
     if "wrong" in statuses:
         return Exit.CHECK_FAILED
     if statuses <= {"oom", "unavailable"}:
         return Exit.MACHINE
-    return Exit.INCONCLUSIVE if "unstable" in statuses else Exit.OK
+    return Exit.INCONCLUSIVE if inconclusive or "unstable" in statuses else Exit.OK
 
 
 def _print_json(document: Any) -> None:

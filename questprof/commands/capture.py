@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from questprof.commands import options
-from questprof.errors import QuestprofError
+from questprof.errors import Exit, QuestprofError
 
 if TYPE_CHECKING:
     from questprof.capture.checkpoint import Checkpoint
@@ -72,7 +72,6 @@ def capture(
     from questprof.capture.demo import ALICE
     from questprof.capture.run import Asked
     from questprof.environment import resolve_device
-    from questprof.grid import parse_sizes
     from questprof.units import parse_count
 
     if (model is None) != demo:
@@ -83,25 +82,40 @@ def capture(
         )
     if not (text or demo):
         raise QuestprofError("no text", "there is nothing for the model to read", "Add --text FILE.")
-    checkpoint = demo_checkpoint() if model is None else find_checkpoint(model)
-    asked = Asked(
-        texts=tuple(text or [ALICE]),
-        output=output or Path(f"{checkpoint.name}-trace.safetensors"),
-        max_tokens=parse_sizes(max_tokens, "--max-tokens")[-1],
-        queries=queries,
-        evidence=tuple(evidence or ()),
-        segments=tuple(segment or ()),
-        pre_rope=pre_rope,
-        generate=parse_count(generate, "--generate"),
-        temperature=temperature,
-        seed=seed,
-        device=resolve_device(device),
-        force=force,
-    )
-    outcome = _run(checkpoint, asked)
+    try:
+        checkpoint = demo_checkpoint() if model is None else find_checkpoint(model)
+        asked = Asked(
+            texts=tuple(text or [ALICE]),
+            output=output or Path(f"{checkpoint.name}-trace.safetensors"),
+            max_tokens=_at_least_one(max_tokens),
+            queries=queries,
+            evidence=tuple(evidence or ()),
+            segments=tuple(segment or ()),
+            pre_rope=pre_rope,
+            generate=parse_count(generate, "--generate"),
+            temperature=temperature,
+            seed=seed,
+            device=resolve_device(device),
+            force=force,
+        )
+        outcome = _run(checkpoint, asked)
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        raise typer.Exit(Exit.INTERRUPTED) from None
     for warning in outcome.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     _print(outcome, asked.output, json)
+
+
+def _at_least_one(max_tokens: str) -> int:
+    from questprof.units import parse_count
+
+    count = parse_count(max_tokens, "--max-tokens")
+    if count < 1:
+        raise QuestprofError(
+            f"--max-tokens {max_tokens}", "it must be at least 1", "Give a number, as in 8k."
+        )
+    return count
 
 
 def _run(checkpoint: Checkpoint, asked: Asked) -> Outcome:

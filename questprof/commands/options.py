@@ -7,6 +7,14 @@ from typing import Annotated
 
 import typer
 
+
+def typed(context: typer.Context) -> dict[str, str]:
+    """The options that stood in the command line, each name with its spelling."""
+    named = {param.name: param.opts[0] for param in context.command.params if param.name}
+    sources = {name: context.get_parameter_source(name) for name in named}
+    return {n: named[n] for n, source in sources.items() if source and source.name == "COMMANDLINE"}
+
+
 SHAPE = Annotated[
     list[str] | None,
     typer.Option("--shape", "--shapes", help="Preset or Hugging Face config.json; may be repeated."),

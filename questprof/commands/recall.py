@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from questprof.recall.source import KeyQueryTrace
 
 
+ALSO_OF_SHOWING = ("traces", "suggest", "timings", "html", "force", "json")
+"""What may stand beside profiles to show, of which nothing is evaluated."""
+
+
 def recall(
+    context: typer.Context,
     traces: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -89,11 +94,13 @@ def recall(
         seed=seed,
         compare=parse_compare(check),
     )
+    if traces and not synthetic and _are_profiles(traces):
+        _check_only_shown(context, traces)
+        check_suggest(suggest, (), force)
+        _finish(_stored(traces), Paths(None, html, suggest), read_timings(timings or ()), force, json)
+        return
     check_suggest(suggest, asked.heads, force)
     timed = read_timings(timings or ())
-    if traces and not synthetic and all(path.suffix == ".jsonl" for path in traces):
-        _finish(_stored(traces, output), Paths(None, html, suggest), timed, force, json)
-        return
     sources = _sources(traces or [], synthetic, seed)
     for opened in sources.values():
         resolve(asked, opened.header)
@@ -136,16 +143,42 @@ def _finish(profile: Profile, paths: Paths, timed: Sequence[Profile], force: boo
         raise typer.Exit(Exit.CHECK_FAILED)
 
 
-def _stored(paths: Sequence[Path], output: Path | None) -> Profile:
-    """Profiles written before, as one; nothing is evaluated, so that none is written."""
+def _are_profiles(paths: Sequence[Path]) -> bool:
+    """Whether profiles are to be shown; QuestprofError for some beside traces."""
+    shown = [path for path in paths if path.suffix == ".jsonl"]
+    others = [path for path in paths if path.suffix != ".jsonl"]
+    if shown and others:
+        raise QuestprofError(
+            f"{shown[0]} beside {others[0]}",
+            "a profile and a trace cannot be mixed: profiles (.jsonl) are shown, traces are evaluated",
+            "Evaluate the traces first, then name profiles alone.",
+        )
+    return bool(shown)
+
+
+def _check_only_shown(context: typer.Context, paths: Sequence[Path]) -> None:
+    """QuestprofError for options of an evaluation beside profiles, and for a profile named twice."""
+    given = [option for name, option in options.typed(context).items() if name not in ALSO_OF_SHOWING]
+    if given:
+        raise QuestprofError(
+            f"{', '.join(given)} with profiles to show",
+            "nothing is evaluated, so there is no new profile: everything in these is shown",
+            "Leave the options out, or name traces; --html writes the page.",
+        )
+    _check_named_once(paths)
+
+
+def _check_named_once(paths: Sequence[Path]) -> None:
+    resolved = [path.resolve() for path in paths]
+    for path in paths:
+        if resolved.count(path.resolve()) > 1:
+            raise QuestprofError(f"{path} twice", "they are one file", "Name each file once.")
+
+
+def _stored(paths: Sequence[Path]) -> Profile:
+    """Profiles written before, as one; what is wrong with a file goes to stderr."""
     from questprof.recall.run import read_stored
 
-    if output is not None:
-        raise QuestprofError(
-            f"-o {output} with profiles to show",
-            "nothing is evaluated, so there is no new profile",
-            "Leave -o out; --html writes the page.",
-        )
     profile = read_stored(paths)
     for warning in profile.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -165,11 +198,9 @@ def _sources(paths: Sequence[Path], synthetic: str | None, seed: int) -> dict[st
         )
     if synthetic is not None:
         return {synthetic: make(synthetic, seed=seed)}
+    _check_named_once(paths)
     names = [path.name for path in paths]
-    return {
-        path.name if names.count(path.name) == 1 else str(path): open_trace(path)
-        for path in dict.fromkeys(paths)
-    }
+    return {path.name if names.count(path.name) == 1 else str(path): open_trace(path) for path in paths}
 
 
 def _show(profile: Profile, paths: Paths, timed: Sequence[Profile], json: bool) -> None:

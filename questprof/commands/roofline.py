@@ -102,20 +102,13 @@ def _refuse_measuring(context: typer.Context | None) -> None:
     """QuestprofError for an option that says what to measure beside profiles that are only read."""
     if context is None:
         return
-    typed = {p.name: p.opts[0] for p in context.command.params if p.name and _typed(context, p.name)}
-    given = [option for name, option in typed.items() if name not in ALSO_OF_READING]
+    given = [option for name, option in options.typed(context).items() if name not in ALSO_OF_READING]
     if given:
         raise QuestprofError(
             f"{', '.join(given)} with profiles to read",
             "nothing is measured: every stage of the profiles is shown",
             "Leave the options out, or the profiles.",
         )
-
-
-def _typed(context: typer.Context, name: str) -> bool:
-    """Whether the option stood in the command line."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _from_profiles(

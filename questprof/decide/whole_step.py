@@ -47,7 +47,9 @@ def _step_limit(step: Breakdown) -> Limit | None:
 
 
 def _pays(pair: Pair) -> bool | None:
-    """Whether the whole step is faster with Quest; None where its 95 % interval holds 1."""
+    """Whether the whole step is faster with Quest; None where its 95 % interval holds 1, or in doubt."""
+    if pair.doubts:
+        return None
     low, high = pair.interval
     return True if low > 1 else False if high < 1 else None
 

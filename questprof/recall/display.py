@@ -22,7 +22,7 @@ from questprof.recall.rows import (
     recall_records,
     trace_id,
 )
-from questprof.terminal import print_table
+from questprof.terminal import folded, print_prose, print_table
 from questprof.units import format_count
 
 Row = TypeVar("Row", HeadRow, PageRow)
@@ -41,12 +41,13 @@ def print_recall(console: Console, profile: Profile) -> None:
     traces = by_trace(profile)
     for one in traces:
         for line in summary_lines(one):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-        for heading, table in tables(one):
-            print_table(console, table, heading)
+            print_prose(console, line)
+        for heading, table, keys in tables(one):
+            for number, part in enumerate(folded(console, table, keys)):
+                print_table(console, part, heading + ", continued" * (number > 0))
         console.print()
     for note in NOTES if traces else ():
-        console.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
+        print_prose(console, note, "dim")
 
 
 def by_trace(profile: Profile) -> list[Profile]:
@@ -114,13 +115,19 @@ def _heads(record: Record) -> Sequence[HeadRow]:
     return record.rows.heads if record.rows else ()
 
 
-def tables(profile: Profile) -> list[tuple[str, Table]]:
-    """(heading, table): mass by policy, ranking, slack and needed budgets, ablations."""
+def tables(profile: Profile) -> list[tuple[str, Table, int]]:
+    """(heading, table, columns that say what a row is of): mass by policy, ranking, slack, ablations.
+
+    Of a trace whose profile was cut short before any policy's record, the slack alone.
+    """
+    slack = "Slack of the boxes, and the budget that a share of the mass needs", _slack_table(profile), 1
+    if not _by_size_and_budget(profile):
+        return [slack]
     return [
-        ("Mass recall", _mass_table(profile)),
-        ("Ranking of the pages", _ranking_table(profile)),
-        ("Slack of the boxes, and the budget that a share of the mass needs", _slack_table(profile)),
-        ("Ablations", _ablation_table(profile)),
+        ("Mass recall", _mass_table(profile), 2),
+        ("Ranking of the pages", _ranking_table(profile), 3),
+        slack,
+        ("Ablations", _ablation_table(profile), 2),
     ]
 
 

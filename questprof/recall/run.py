@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,7 +20,7 @@ from questprof.recall import engine
 from questprof.recall.cases import Asked, resolve, sampled_layers
 from questprof.recall.rows import Span, TraceInfo, recall_records
 from questprof.recall.source import KeyQueryTrace, TraceHeader, check_header
-from questprof.store import ProfileWriter, read_profile
+from questprof.store import ProfileWriter, differences, read_profile
 from questprof.structs import Struct, short_hash
 from questprof.sweep.merge import merge_profiles
 
@@ -91,15 +92,35 @@ def _check_distinct(infos: Sequence[TraceInfo]) -> None:
 
 def read_stored(paths: Sequence[Path]) -> Profile:
     """Recall profiles written before, as one; QuestprofError for others, and for runs that do not join."""
-    merged = merge_profiles([read_profile(path) for path in paths])
-    if len(merged) > 1 or not recall_records(merged[0]):
-        why = "they are of different environments, or evaluate a trace twice"
-        raise QuestprofError(
-            ", ".join(map(str, paths)),
-            why if len(merged) > 1 else "there are no recall rows in it",
-            "Name profiles that one version of `questprof recall` wrote on one machine, of different traces.",
-        )
-    return merged[0]
+    profiles = [read_profile(path) for path in paths]
+    for path, profile in zip(paths, profiles, strict=True):
+        _check_rows(path, profile)
+    for (path, one), (later, other) in combinations(zip(paths, profiles, strict=True), 2):
+        _check_joins(path, one, later, other)
+    return merge_profiles(profiles)[0]
+
+
+def _check_rows(path: Path, profile: Profile) -> None:
+    """QuestprofError for a profile without a recall record of any policy, with the cause that applies."""
+    if any(record.point.policy != "dense" for record in recall_records(profile)):
+        return
+    if profile.warnings or recall_records(profile):
+        why, fix = "it is cut short: no policy's record is whole", "Restore the file, or evaluate again."
+    else:
+        why, fix = "there are no recall rows in it", "Name profiles of `questprof recall`."
+    raise QuestprofError(str(path), why, fix)
+
+
+def _check_joins(path: Path, one: Profile, later: Path, other: Profile) -> None:
+    """QuestprofError for two profiles that cannot be shown as one, with the cause that applies."""
+    ours, theirs = one.header.environment, other.header.environment
+    if {record.key for record in one.records} & {record.key for record in other.records}:
+        why = "they evaluate the same trace: its records could not be told apart"
+        raise QuestprofError(f"{path} and {later}", why, "Name profiles of different traces.")
+    if ours.env_id != theirs.env_id:
+        why = f"they are of different environments ({differences(ours, theirs)})"
+        fix = "Name profiles that one version of `questprof recall` wrote on one machine."
+        raise QuestprofError(f"{path} and {later}", why, fix)
 
 
 def choose_path(header: TraceHeader, page_sizes: tuple[int, ...], device: Device) -> tuple[engine.Path, str]:

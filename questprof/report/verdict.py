@@ -181,6 +181,11 @@ def _per_token(found: Evidence, one: Series, row: Row | None) -> Part:
     if not pairs:
         why = f"no decode step of batch {one.batch_size}, page {one.page_size}, budget {one.budget_text}"
         return Part("Per token", "", why, _command("amdahl", one, row, "step.jsonl"))
+    doubted = pairs[0].doubts
+    pairs = [pair for pair in pairs if not pair.doubts]
+    if not pairs:
+        why = f"undecided: {'; '.join(doubted)}"
+        return Part("Per token", "", why, _command("amdahl", one, row, "step.jsonl"))
     length = row.seq_len if row else USUAL_LENGTH
     nearest = min(abs(pair.point.seq_len - length) for pair in pairs)
     near = [pair for pair in pairs if abs(pair.point.seq_len - length) == nearest]

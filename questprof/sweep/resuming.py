@@ -21,6 +21,8 @@ FLAGS = ("--energy", "--append", "--cold-select", "--gather")
 _NUMBERS = ("--samples", "--precision", "--max-samples", "--max-seconds", "--single-steps")
 MEASURING = (*_NUMBERS, "--kernel", "--kernels", *FLAGS)
 """Options that change how or what of a point is measured, and not which points: they must agree."""
+RESUMING = ("sweep", "bytes", "amdahl", "decide")
+"""Commands with --resume."""
 RETRIED = ("wrong", "oom", "unstable", "unavailable")
 """Statuses whose points `--retry` measures again."""
 _HEADER_STARTS = (b'{"ceilings":', b'{"command":')
@@ -45,8 +47,17 @@ def check_options(kept: Profile, command: str) -> None:
         raise QuestprofError(
             "cannot resume with other options",
             f"{', '.join(changed)} would differ between the points of one profile",
-            f"Repeat its own options and add --resume; it was started by: {kept.header.command}",
+            _advice(kept),
         )
+
+
+def _advice(kept: Profile) -> str:
+    """How to go on with `kept`, or that nothing goes on with it."""
+    started = f"it was started by: {kept.header.command}"
+    verb = next(iter(shlex.split(kept.header.command)[1:]), "")
+    if verb and verb not in RESUMING:
+        return f"Name another file: questprof {verb} has no --resume; {started}"
+    return f"Repeat its own command and options and add --resume; {started}"
 
 
 def check_grid(kept: Profile, path: Path, blocks: Sequence[Block]) -> None:
@@ -61,7 +72,7 @@ def check_points(kept: Profile, path: Path, asked_for: bool) -> None:
         raise QuestprofError(
             f"cannot resume {path}",
             "it holds points that these options do not ask for",
-            f"Repeat its own options and add --resume; it was started by: {kept.header.command}",
+            _advice(kept),
         )
 
 

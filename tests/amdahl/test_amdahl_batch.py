@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from amdahl_steps import DENSE, SHAPE, dense, pair_profile, quest, record
+from amdahl_steps import DENSE, QUEST, SHAPE, dense, pair_profile, quest, record
 from msgspec.structs import replace
 
 from questprof.amdahl.batch import attended_tokens, paying, paying_sentences, paying_text, served
@@ -45,14 +45,19 @@ def test_p95_needs_single_steps() -> None:
     assert "mean of many steps" in served(averaged).no_p95
 
 
+def scaled(parts: dict[str, float], us: float) -> dict[str, float]:
+    """The parts in proportion, `us` together."""
+    return {name: one * us / sum(parts.values()) for name, one in parts.items()}
+
+
 def batched(batch: int, dense_us: float, quest_us: float) -> tuple[Record, Record]:
     point = {"batch_size": batch}
-    return dense(us=dense_us, point=point), quest(us=quest_us, point=point)
+    return dense(scaled(DENSE, dense_us), point=point), quest(scaled(QUEST, quest_us), point=point)
 
 
 def lengths(seq_len: int, dense_us: float, quest_us: float) -> tuple[Record, Record]:
     point = {"seq_len": seq_len}
-    return dense(us=dense_us, point=point), quest(us=quest_us, point=point)
+    return dense(scaled(DENSE, dense_us), point=point), quest(scaled(QUEST, quest_us), point=point)
 
 
 def texts(*records: Record) -> list[str]:
@@ -78,6 +83,15 @@ def test_always_never_and_one_point() -> None:
     assert texts(*lengths(4096, 2, 1)) == []
 
 
+def test_a_pair_with_doubts_is_no_point_of_the_curve() -> None:
+    """At 64k Quest takes 4000 us with parts of 625: nothing follows from that, and 4k to 16k stay."""
+    sound = (*lengths(4096, 2, 1), *lengths(16384, 2, 1))
+    point = {"seq_len": 65536}
+    odd = (dense(point=point), quest(us=4000.0, point=point))
+    (text,) = texts(*sound, *odd)
+    assert "Quest pays at every length measured, 4k to 16k; 2.00x at 16k" in text
+
+
 def test_an_interval_that_holds_1_is_said() -> None:
     """At 4k both steps take 1000 us, give or take a thousandth."""
     (text,) = texts(*lengths(4096, 1000, 1000), *lengths(16384, 2000, 1000))
@@ -90,7 +104,8 @@ def test_settings_with_one_answer_share_a_sentence() -> None:
     records = [*lengths(4096, 800, 400), *lengths(16384, 1250, 500)]
     for budget, us in ((1024, (320, 250)), (4096, (1000, 1000))):
         for seq_len, quest_us in zip((4096, 16384), us, strict=True):
-            records.append(quest(us=quest_us, point={"seq_len": seq_len, "token_budget": budget}))
+            point = {"seq_len": seq_len, "token_budget": budget}
+            records.append(quest(scaled(QUEST, quest_us), point=point))
     together, alone = paying_sentences(paying(steps_of(pair_profile(*records)).pairs))
     assert together == "Quest pays at every length measured, 4k to 16k, in 2 settings: 2.00x to 5.00x."
     assert "budget 4096" in alone

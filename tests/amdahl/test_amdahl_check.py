@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from amdahl_steps import DENSE, OTHERS, QUEST, dense, pair_profile, quest
 from hypothesis import given
@@ -10,12 +12,17 @@ from msgspec.structs import replace
 
 from questprof.amdahl.breakdown import UNEXPLAINED, breakdown, quest_layers, typical
 from questprof.amdahl.check import check
+from questprof.amdahl.doubts import sampling_share
 from questprof.amdahl.finding import amdahl
 from questprof.amdahl.pairs import Pair, steps_of
 from questprof.amdahl.sentences import causes, check_sentence, check_summary, clock_sentence, is_told, verdict
 from questprof.amdahl.tables import overlaps
+from questprof.decode.records import PartTime
 from questprof.model import Check as KernelCheck
 from questprof.model import Clocks, Record, StageTiming
+from questprof.store import read_profile
+
+ROOT = Path(__file__).parents[2]
 
 
 def the_pair(*records: Record) -> Pair:
@@ -188,8 +195,83 @@ def test_without_parts_there_is_no_check_but_a_speed_up() -> None:
 
 def test_verdicts_follow_the_interval() -> None:
     assert "Quest pays" in verdict(the_pair())
-    assert "does not pay" in verdict(the_pair(dense(), quest(us=1200.0)))
-    assert "undecided" in verdict(the_pair(dense(), quest(us=1000.0)))
+    assert "does not pay" in verdict(the_pair(dense(), quest(QUEST | {"ffn": 775.0})))
+    assert "undecided, a token takes" in verdict(the_pair(dense(), quest(QUEST | {"ffn": 575.0})))
+
+
+STARVED = Clocks(waited_share=0.4)
+SPREAD = (100.0,) * 8 + (1000.0,) * 4 + (5000.0,) * 8
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ((dense(clocks=STARVED), quest()), "the dense step had threads without a core for 40% of its time"),
+        ((dense(), quest(clocks=STARVED)), "the Quest step had threads without a core for 40% of its time"),
+        ((dense(times_us={"step": SPREAD}), quest()), "the dense step is not steady"),
+        ((dense(), quest(us=1250.0)), "the Quest step misses its parts by 50.0%"),
+        ((dense(us=600.0), quest()), "the dense step misses its parts by 66.7%"),
+    ],
+)
+def test_doubts_leave_no_verdict(records: tuple[Record, Record], said: str) -> None:
+    pair = the_pair(*records)
+    assert said in "; ".join(pair.doubts)
+    text = verdict(pair)
+    assert ": undecided, because the " in text
+    assert said in text
+    assert "pay" not in text
+    assert "x end to end" not in text
+    found = amdahl(pair_profile(*records))
+    assert found is not None
+    assert found.inconclusive
+    assert text in found.headlines[0][1]
+
+
+def test_a_little_waiting_and_sound_parts_are_no_doubt() -> None:
+    pair = the_pair(dense(clocks=Clocks(waited_share=0.05)), quest(us=625 * 1.02))
+    assert pair.doubts == ()
+    found = amdahl(pair_profile())
+    assert found is not None
+    assert not found.inconclusive
+
+
+def test_what_sampling_explains_is_no_doubt() -> None:
+    """Of 20 samples the middle 95 % of the median is from the 6th to the 15th: 1000 to 1200, half of it 100.
+
+    Over the median, 1100, that is 9.1 %; parts of 1000 us are 9.1 % away: within 3 % and the 9.1 %.
+    """
+    wide = tuple([1000.0] * 10 + [1200.0] * 10)
+    pair = the_pair(dense(times_us={"step": wide}), quest())
+    assert sampling_share(pair.dense) == pytest.approx(100 / 1100)
+    assert pair.dense.unexplained_us == pytest.approx(100)
+    assert pair.doubts == ()
+
+
+def test_parts_have_an_interval_of_their_own() -> None:
+    """ffn 90 to 110 in runs of which the others take 910: half the interval of their sums is 10 us.
+
+    Graphs that lack a part have other counts: 10 us of ffn and 3 by 4 of the others are hypot(10, 3, 4).
+    """
+    runs = {"ffn": tuple([90.0] * 10 + [110.0] * 10), "dense": (910.0,) * 20}
+    parts = tuple(PartTime(name, "activity trace", us, launches=4) for name, us in runs.items())
+    one = breakdown(dense(result={"parts": parts}))
+    assert one is not None
+    assert one.parts_half_width_us == pytest.approx(10)
+    lists = (runs["ffn"], tuple([7.0] * 8 + [13.0] * 8), tuple([6.0] * 9 + [14.0] * 9))
+    apart = tuple(
+        PartTime(name, "graphs", us) for name, us in zip(("ffn", "qkv", "dense"), lists, strict=True)
+    )
+    one = breakdown(dense(result={"parts": apart}))
+    assert one is not None
+    assert one.parts_half_width_us == pytest.approx((10**2 + 3**2 + 4**2) ** 0.5)
+
+
+@pytest.mark.parametrize("name", ["llama-2-7b", "llama-3.1-8b"])
+def test_the_kept_steps_of_a_gpu_give_verdicts(name: str) -> None:
+    found = amdahl(read_profile(ROOT / f"profiles/h200/amdahl-{name}.jsonl"))
+    assert found is not None
+    assert len(found.pairs) == 32
+    assert [pair.doubts for pair in found.pairs if pair.doubts] == []
 
 
 def test_clocks_that_differ_are_named() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from amdahl_steps import dense, pair_profile, quest
 
 from questprof.commands.amdahl import amdahl, exit_status
@@ -134,7 +135,9 @@ def test_the_document_of_a_profile(kept: Path, capsys: pytest.CaptureFixture[str
 
 def test_an_alarm_is_a_warning(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(kept / "bad.jsonl", pair_profile(dense(us=1200.0), quest()))
-    amdahl([Path("bad.jsonl")], html=Path("bad.html"))
+    with pytest.raises(typer.Exit) as left:
+        amdahl([Path("bad.jsonl")], html=Path("bad.html"))
+    assert left.value.exit_code == Exit.INCONCLUSIVE
     assert "16.7% too little" in capsys.readouterr().err
     assert "16.7% too little" in (kept / "bad.html").read_text()
 
@@ -158,7 +161,35 @@ def test_what_cannot_be_is_refused(kept: Path, arguments: dict[str, Any], said: 
     assert error.value.status == Exit.USAGE
 
 
+def test_a_length_that_cannot_be_predicted_is_said(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as left:
+        amdahl([Path("p.jsonl")], predict="8k,64k")
+    assert left.value.exit_code == Exit.INCONCLUSIVE
+    assert "at least 2 measured lengths above the budget" in capsys.readouterr().err
+    with pytest.raises(QuestprofError, match="at least 2 measured lengths") as error:
+        amdahl(device="cpu", lengths="1k", budgets="256", predict="4k")
+    assert error.value.status == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("--share 0.6 --device cpu --lengths 2k -o x --json", "--lengths, --device, -o with --share"),
+        ("p.jsonl --share 0.6", "profiles with --share"),
+        ("p.jsonl --lengths 2k --seed 0", "--lengths, --seed with profiles to read"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(kept: Path, arguments: str, named: str) -> None:
+    done = run(f"amdahl {arguments}", kept)
+    assert done.returncode == Exit.USAGE
+    assert named in done.stderr
+    assert "Leave" in done.stderr
+    assert not (kept / "x").exists()
+
+
 def test_exit_statuses() -> None:
+    assert exit_status({"ok"}, inconclusive=True) == Exit.INCONCLUSIVE
+    assert exit_status({"wrong"}, inconclusive=True) == Exit.CHECK_FAILED
     assert exit_status({"ok", "oom"}) == Exit.OK
     assert exit_status({"oom"}) == Exit.MACHINE
     assert exit_status({"ok", "unstable"}) == Exit.INCONCLUSIVE

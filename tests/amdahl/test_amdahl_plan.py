@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from questprof.amdahl.files import read_layer_budgets, read_lengths
 from questprof.amdahl.plan import (
     Block,
     Request,
     parse_dense_layers,
     plan,
-    read_layer_budgets,
-    read_lengths,
     remarks,
     spread,
 )
 from questprof.errors import Exit, QuestprofError
+from questprof.recall.answers.layer_table import LayerTable, TableSource, write_layer_table
 
 LLAMA = {
     "model_type": "llama",
@@ -95,6 +95,9 @@ def test_json_lists_are_tables_too(tmp_path: Path) -> None:
         ("256 512", "the model has 4 layers"),
         ("0 0 dense 0", "keeps every layer dense"),
         ("1 2 x 4", "whole number"),
+        ("<!doctype html><p>" + "x" * 500, "budgets.txt is not a table of layer budgets: budget '<!doctype'"),
+        ('{"dense_layers": [9], "budgets": {"0": 256}}', "names layers 9"),
+        ('{"dense_layers": [0], "budgets": {"1": 256}}', "lacks layers 2, 3"),
         ("", "0 budgets"),
         ("8 256 256 256", "smaller than a page"),
     ],
@@ -106,6 +109,19 @@ def test_tables_that_cannot_be(tmp_path: Path, text: str, said: str) -> None:
         asked(layer_budgets=path)
     assert said in str(error.value)
     assert error.value.status == Exit.USAGE
+
+
+def test_a_suggestion_for_some_layers_is_named_as_one(tmp_path: Path) -> None:
+    """A trace evaluated at layers 1 and 3 of four suggests for those; one of all four is a table."""
+    source = TableSource("llama", "text", "id", 1024, 4096, 16, "quest", 0.95, 0.9, 0.5)
+    path = tmp_path / "layers.json"
+    write_layer_table(LayerTable((1,), {"3": 512}, source), path)
+    with pytest.raises(QuestprofError) as error:
+        read_layer_budgets(path, 4)
+    assert "suggests budgets for 2 of the model's 4 layers" in str(error.value)
+    assert "evaluated at layers 1, 3 alone" in str(error.value)
+    write_layer_table(LayerTable((0, 1), {"2": 256, "3": 512}, source), path, force=True)
+    assert read_layer_budgets(path, 4) == (0, 0, 256, 512)
 
 
 def test_ragged_batches() -> None:

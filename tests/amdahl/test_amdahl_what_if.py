@@ -7,7 +7,7 @@ from amdahl_steps import DENSE, OTHERS, QUEST, dense, pair_profile, quest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from questprof.amdahl.forecast import forecasts, line
+from questprof.amdahl.forecast import forecasts, left_out, line
 from questprof.amdahl.pairs import Pair, steps_of
 from questprof.amdahl.whatif import (
     BY_BYTES,
@@ -137,13 +137,29 @@ def test_a_length_that_was_not_run() -> None:
 
 
 def test_one_length_makes_no_line() -> None:
-    assert forecasts(pairs_of(dense(), quest()), [65536]) == ()
+    pairs = pairs_of(dense(), quest())
+    assert forecasts(pairs, [65536]) == ()
+    (said,) = left_out(pairs)
+    assert said.startswith(
+        "toy, fp16 weights, budget 2048, 1 dense layer: nothing is predicted; --predict needs"
+    )
+    assert "at least 2 measured lengths above the budget" in said
+    assert said.endswith("this has 32k alone.")
+    assert left_out(pairs_of(*at(8192), *at(16384))) == ()
+    assert "no requests of one length" in left_out(())[0]
+
+
+def test_a_pair_with_doubts_bends_no_line() -> None:
+    """400 instead of 200 us of FFN in a step of 1000: the third length is out, and two remain."""
+    doubted = dense(DENSE | {"ffn": 400.0}, us=1000.0)
+    (found,) = forecasts(pairs_of(*at(8192), *at(16384), doubted, quest()), [65536])
+    assert found.lengths == (8192, 16384)
 
 
 def test_the_error_is_that_of_lengths_left_out() -> None:
     """A third length off the line by 10 % shows as an error of about that size or more."""
     odd = [*at(8192), *at(16384), *at(32768)]
-    bent = dense(DENSE | {"dense": 600.0}, us=1100.0)
+    bent = dense(DENSE | {"dense": 700.0})
     found = forecasts(pairs_of(*odd[:4], bent, odd[5]), [65536])
     assert found[0].error is not None
     assert found[0].error > 0.08

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from questprof.amdahl.law import explain, hand_calculation, most_speedup
-from questprof.errors import QuestprofError
+from questprof.errors import Exit, QuestprofError
 
 
 def test_the_articles_hand_calculations() -> None:
@@ -38,6 +38,22 @@ def test_a_slower_attention_and_a_step_of_attention_alone() -> None:
 def test_what_cannot_be_is_refused(share: float, speedup: float) -> None:
     with pytest.raises(QuestprofError):
         hand_calculation(share, speedup)
+
+
+@pytest.mark.parametrize(
+    ("share", "speedup", "said"),
+    [
+        (0.6, "inf", r"1 / \(1 - 0.6\) = 2.50x"),
+        (0.6, "1e400", r"1 / \(1 - 0.6\) = 2.50x"),
+        (1.0, "inf", "no bound"),
+        (0.0, "inf", "= 1.00x"),
+        (0.6, "1e-320", "would never end"),
+    ],
+)
+def test_an_endless_speed_up_is_refused_with_its_bound(share: float, speedup: str, said: str) -> None:
+    with pytest.raises(QuestprofError, match=said) as error:
+        hand_calculation(share, float(speedup))
+    assert error.value.status == Exit.USAGE
 
 
 @given(share=st.floats(0, 0.99), speedup=st.floats(1, 1e6))

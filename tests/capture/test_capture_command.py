@@ -118,6 +118,26 @@ def test_mistakes_are_said_and_leave_nothing(
     assert text.read_text() == WORDS
 
 
+def test_max_tokens_is_one_number(model: Path, text: Path, tmp_path: Path) -> None:
+    for given, why in (("8k,32k", "not a whole number"), ("0", "it must be at least 1")):
+        with pytest.raises(QuestprofError, match=f"--max-tokens.*{given}.*{why}") as found:
+            _run(model, "--text", text, "-o", tmp_path / "trace", "--max-tokens", given)
+        assert "--max-tokenss" not in found.value.fix
+
+
+def test_an_interrupt_is_said_and_leaves_nothing(
+    model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("questprof.capture.writer.CaptureWriter.write", interrupted)
+    done = _run(model, "--text", text, "-o", tmp_path / "trace", "--max-tokens", 80)
+    assert done.exit_code == Exit.INTERRUPTED
+    assert done.stderr.endswith("interrupted; nothing was written\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["words.txt"]
+
+
 def test_without_the_extra_it_says_what_to_install(
     model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

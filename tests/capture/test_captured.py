@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -16,7 +20,7 @@ from traces import HEADER, layer_of, pre_rope, write_trace
 from questprof.capture import captured
 from questprof.capture.captured import Captured, LayerCapture
 from questprof.capture.header import CaptureHeader
-from questprof.capture.writer import CaptureWriter
+from questprof.capture.writer import CaptureWriter, remove_stale_parts
 from questprof.errors import Exit, QuestprofError
 
 
@@ -256,6 +260,29 @@ def test_an_interrupted_capture_leaves_nothing_and_keeps_the_old(tmp_path: Path)
         _write_one_and_stop(path)
     assert [p.name for p in tmp_path.iterdir()] == ["trace.safetensors"]
     assert path.read_text() == "old"
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    """Only parts of this trace whose process is gone and whose lock is free."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    names = {
+        "stale": f".trace.{ended.pid}.part",
+        "running": f".trace.{os.getppid()}.part",
+        "another": f".other.{ended.pid}.part",
+        "longer": f".trace.x.{ended.pid}.part",
+        "locked": ".trace.4194399.part",
+    }
+    for name in names.values():
+        (tmp_path / name).write_bytes(b"half")
+    with (tmp_path / names["locked"]).open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        write_trace(tmp_path / "trace")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"trace", *names.values()} - {names["stale"]}
+    write_trace(tmp_path / "again" / "trace")
+    remove_stale_parts(tmp_path / "trace")
+    assert not (tmp_path / names["locked"]).exists()
 
 
 def _write_both(path: Path, number: int, layer: LayerCapture) -> None:

@@ -12,6 +12,7 @@ from profiles import GQA_SHAPE, dense, profile, quest, two_baselines
 from questprof.decide.case import Case, faster_at
 from questprof.decide.cases import cases
 from questprof.decide.evidence import Findings
+from questprof.model import Clocks
 
 
 def only(found: Findings) -> Case:
@@ -134,6 +135,16 @@ def test_steps_within_their_noise_decide_nothing() -> None:
     assert case.answer == "unknown"
     assert case.share is None
     assert any("within its noise" in note for note in case.notes)
+
+
+def test_steps_in_doubt_decide_nothing() -> None:
+    """1000 against 1100 us would be a loss, but the threads had no core for half of the time."""
+    from msgspec.structs import replace as changed
+
+    records = [step("dense", 1000.0, 32768), step("quest", 1100.0, 32768)]
+    starved = [changed(one, clocks=Clocks(waited_share=0.5)) for one in records]
+    case = only(findings(steps=steps(*starved), asked=asked(traffic=traffic(8192))))
+    assert case.answer == "unknown"
 
 
 def test_steps_that_lose_at_a_shorter_length_raise_the_length() -> None:

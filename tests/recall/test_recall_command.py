@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace as changed
+from rich.console import Console
 from typer.testing import CliRunner
 
 from questprof import backends
@@ -20,8 +22,9 @@ from questprof.capture.header import CaptureHeader
 from questprof.capture.writer import CaptureWriter
 from questprof.cli import app
 from questprof.errors import QuestprofError
-from questprof.recall.display import MADE_UP
-from questprof.store import read_profile
+from questprof.recall.answers.display import print_answers
+from questprof.recall.display import MADE_UP, print_recall
+from questprof.store import read_profile, seal
 
 HEADER = CaptureHeader(
     model="tiny",
@@ -237,10 +240,90 @@ def test_profiles_to_show_again_must_join_and_hold_rows(trace: Path, tmp_path: P
     one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
     for output in (one, two):
         assert recall(trace, *SMALL, "-o", output)[0] == 0
-    assert "or evaluate a trace twice" in recall(one, two)[2]
+    assert "one.jsonl and " in recall(one, two)[2]
+    assert "they evaluate the same trace" in recall(one, two)[2]
+    assert "they are one file" in recall(one, one)[2]
     assert "there is no new profile" in recall(one, "-o", tmp_path / "new.jsonl")[2]
-    two.write_bytes(one.read_bytes().splitlines(keepends=True)[0])
+    assert "a profile and a trace cannot be mixed" in recall(one, trace)[2]
+    lines = one.read_bytes().splitlines(keepends=True)
+    two.write_bytes(lines[0])
     assert "there are no recall rows in it" in recall(two)[2]
+    for kept in (lines[0] + lines[1][:100], lines[0] + lines[1]):
+        two.write_bytes(kept)
+        assert "it is cut short" in recall(two)[2]
+
+
+def test_profiles_of_two_environments_are_told_apart(trace: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    assert recall(trace, *SMALL, "-o", one)[0] == 0
+    other = write(tmp_path / "other.safetensors", changed(HEADER, text="other.txt"))
+    assert recall(other, *SMALL, "-o", two)[0] == 0
+    header = read_profile(two).header
+    elsewhere = changed(header, environment=changed(header.environment, device_name="elsewhere"))
+    two.write_bytes(b"".join([seal(elsewhere), *two.read_bytes().splitlines(keepends=True)[1:]]))
+    status, _, error = recall(one, two)
+    assert status == 2
+    assert "of different environments (device_name: " in error
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--layers", "0"),
+        ("--page-size", "4"),
+        ("--policies", "oracle"),
+        ("--budgets", "64"),
+        ("--heads", "0"),
+        ("--top", "3"),
+        ("--check", "none"),
+        ("--device", "cpu"),
+        ("--seed", "1"),
+        ("--layers", "0", "--seed", "1"),
+    ],
+)
+def test_options_of_an_evaluation_are_refused_beside_profiles(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    status, _, error = recall(tmp_path / "any.jsonl", *options)
+    assert status == 2
+    named = ", ".join(name for name in options if name.startswith("--")).replace("page-size", "page-sizes")
+    assert f"{named} with profiles to show" in error
+
+
+def test_what_is_refused_leaves_no_folder(trace: Path, tmp_path: Path) -> None:
+    altered = bytearray(trace.read_bytes())
+    altered[-200] ^= 1
+    damaged = tmp_path / "altered.safetensors"
+    damaged.write_bytes(altered)
+    new = tmp_path / "new"
+    status, _, _ = recall(damaged, *SMALL, "-o", new / "deep" / "r.jsonl", "--suggest", new / "s.json")
+    assert (status, new.exists()) == (2, False)
+    assert recall(trace, *SMALL, "-o", new / "deep" / "r.jsonl", "--suggest", new / "s.json")[0] == 0
+    assert (new / "s.json").exists()
+
+
+def test_a_trace_named_twice_is_refused(trace: Path, tmp_path: Path) -> None:
+    status, _, error = recall(trace, trace, *SMALL, "-o", tmp_path / "recall.jsonl")
+    assert status == 2
+    assert "they are one file" in error
+
+
+def test_a_terminal_gets_lines_of_its_width(trace: Path, tmp_path: Path) -> None:
+    """Prose wraps between words, tables fold by columns, and no figure is lost; a pipe gets whole lines."""
+    output = tmp_path / "recall.jsonl"
+    assert recall(trace, "--budgets", "16,32", "--page-sizes", "8,16", "-o", output)[0] == 0
+    texts = {}
+    for terminal in (True, False):
+        file = io.StringIO()
+        console = Console(file=file, width=72, force_terminal=terminal, color_system=None)
+        print_recall(console, read_profile(output))
+        print_answers(console, read_profile(output))
+        texts[terminal] = file.getvalue()
+    assert max(map(len, texts[True].splitlines())) <= 72
+    assert "Mass recall, continued" in texts[True]
+    assert "continued" not in texts[False]
+    assert set(texts[False].split()) <= set(texts[True].split())
+    assert any(len(line) > 200 for line in texts[False].splitlines())
 
 
 def test_reading_a_profile_of_rows_needs_no_torch(trace: Path, tmp_path: Path) -> None:

@@ -172,5 +172,5 @@ def test_the_terminal_says_what_was_evaluated_and_checked() -> None:
     assert lines[-1] == (
         "Bounds (4) and (7) hold for every page and query. Only float64 ran: no kernel was asked for."
     )
-    sizes = [table.row_count for _, table in tables(profile())]
+    sizes = [table.row_count for _, table, _ in tables(profile())]
     assert sizes == [4, 8, 2, 4]

@@ -7,8 +7,8 @@ import shlex
 
 import pytest
 import typer
+from amdahl_steps import DENSE, QUEST, pair_profile
 from amdahl_steps import dense as dense_step
-from amdahl_steps import pair_profile
 from amdahl_steps import quest as quest_step
 from bytes_records import traced
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from test_roofline_section import ROOFS, with_bytes
 from profiles import CPU, GPU, GQA_SHAPE, SHAPE, dense, profile, quest, two_baselines
 from questprof.cli import app
 from questprof.counts import TensorCount
-from questprof.model import Point
+from questprof.model import Clocks, Point
 from questprof.report import render
 from questprof.report.evidence import evidence
 from questprof.report.verdict import answers
@@ -97,10 +97,21 @@ def test_profiles_of_one_device_and_shape_make_one_sentence():
 def test_the_gain_per_token_is_of_the_cache_s_own_dtype_and_others_stand_beside():
     """int4 weights make the rest of the step shorter and the gain larger: 1.6x is told, not 2x."""
     small = {"setup": {"weight_format": "int4"}}
-    steps = [dense_step(), quest_step(), dense_step(us=500.0, **small), quest_step(us=250.0, **small)]
+    half = {name: us * 500 / 1000 for name, us in DENSE.items()}
+    less = {name: us * 250 / 625 for name, us in QUEST.items()}
+    steps = [dense_step(), quest_step(), dense_step(half, **small), quest_step(less, **small)]
     answer, _ = only(profile(*at_2048()), pair_profile(*steps))
     assert "1.60x per token" in answer.sentence
     assert part(answer, "Per token").source.endswith("fp16 weights; 2.0x with int4")
+
+
+def test_steps_in_doubt_tell_no_gain_per_token():
+    starved = replace(quest_step(), clocks=Clocks(waited_share=0.5))
+    answer, _ = only(profile(*at_2048()), pair_profile(dense_step(), starved))
+    told = part(answer, "Per token")
+    assert (told.value, told.source) == (
+        "", "undecided: the Quest step had threads without a core for 50% of its time"
+    )  # fmt: skip
 
 
 def test_a_failed_bytes_check_is_said():

@@ -128,3 +128,20 @@ def test_points_of_another_grid_are_refused(tmp_path: Path) -> None:
     with pytest.raises(QuestprofError, match="do not ask for"):
         resuming.check_grid(made, tmp_path, blocks[:1])
     assert replace(made, records=()).records == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("questprof sweep --samples 5", "Repeat its own command and options and add --resume"),
+        ("questprof recall t.safetensors", "questprof recall has no --resume"),
+        ("questprof ci --kernel m:s", "questprof ci has no --resume"),
+    ],
+)
+def test_the_advice_fits_what_wrote_the_profile(command: str, advice: str, tmp_path: Path) -> None:
+    made, blocks = _grid()
+    kept = replace(made, header=replace(made.header, command=command))
+    with pytest.raises(QuestprofError, match="points that these options do not ask for") as caught:
+        resuming.check_grid(kept, tmp_path, blocks[:1])
+    assert advice in caught.value.fix
+    assert caught.value.fix.endswith(f"it was started by: {command}")

@@ -12,7 +12,7 @@ from questprof.recall.answers import finding_tables, sentences
 from questprof.recall.answers.evaluation import Evaluation, evaluations
 from questprof.recall.answers.finding import Answers, answers, between_traces
 from questprof.recall.answers.step_sentences import trace_sentence
-from questprof.terminal import plain_table, print_table
+from questprof.terminal import folded, plain_table, print_prose, print_table
 
 Pair = tuple[Evaluation, Answers]
 
@@ -26,14 +26,14 @@ def print_answers(console: Console, profile: Profile, timings: Iterable[Profile]
                 f"\n{sentences.title(evaluation.trace)}", style="bold", highlight=False, markup=False
             )
         for line in sentences.verdict(evaluation, found):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            print_prose(console, line)
         console.print()
         for line in sentences.findings(found):
-            console.print(f"- {line}", highlight=False, markup=False, soft_wrap=True)
+            print_prose(console, f"- {line}")
         for made in (finding_tables.equal_table(found.joined), finding_tables.timed_table(found.joined)):
             _print(console, made)
     if text := trace_sentence(between_traces(profile)):
-        console.print(f"- {text}", highlight=False, markup=False, soft_wrap=True)
+        print_prose(console, f"- {text}")
 
 
 def paired(profile: Profile, timings: Iterable[Profile] = ()) -> list[Pair]:
@@ -62,5 +62,6 @@ def _print(console: Console, made: Table) -> None:
     table = plain_table(*made.heads, left=(made.heads[0],))
     for row in made.rows:
         table.add_row(*row)
-    print_table(console, table, made.title)
-    console.print(made.note, style="dim", highlight=False, markup=False, soft_wrap=True)
+    for number, part in enumerate(folded(console, table, 1)):
+        print_table(console, part, made.title + ", continued" * (number > 0))
+    print_prose(console, made.note, "dim")

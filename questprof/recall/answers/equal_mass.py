@@ -1,8 +1,9 @@
 """Speed at equal mass: timed points beside the mass that their page size and budget keep on the trace.
 
 Only points timed near the trace's own length are joined: what a budget keeps of another length is not known.
-Mass between two measured budgets is interpolated over the logarithm of the budget, and so is time between two
-timed ones; nothing is taken beyond the smallest or the largest of either.
+Mass between two measured budgets is interpolated over the logarithm of the budget where the larger is at
+most WIDE times the smaller: over wider gaps the curve bends too much. So is time between two timed ones,
+however far apart; nothing is taken beyond the smallest or the largest of either.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from questprof.rows import Row
 from questprof.scan import scan_rows
 
 MASSES = (0.95, 0.99)
+WIDE = 2
+"""Neighbouring budgets further apart than this many times are too far apart to interpolate mass between."""
 NOT_USABLE = "No time beside the mass: no timed point is checked, steady and compared with dense attention."
 NEAR = math.sqrt(2)
 """Times were taken at the trace's length where neither is more than this many times the other."""
@@ -102,9 +105,14 @@ def join(evaluation: Evaluation, timings: Iterable[Profile]) -> Joined:
 
 
 def mass_at(evaluation: Evaluation, page_size: int, policy: str, token_budget: int) -> float | None:
-    """Mean mass of a budget, interpolated between measured ones; None beyond them."""
-    found = _curve(evaluation, page_size, policy)
-    return _between(found, token_budget)
+    """Mean mass of a budget, interpolated between measured ones; None beyond them and in a WIDE gap."""
+    curve = _curve(evaluation, page_size, policy)
+    around = [pair for pair in pairwise(sorted(curve)) if pair[0] < token_budget < pair[1]]
+    return None if any(_is_wide(*pair) for pair in around) else _between(curve, token_budget)
+
+
+def _is_wide(low: float, high: float) -> bool:
+    return high > WIDE * low
 
 
 def _curve(evaluation: Evaluation, page_size: int, policy: str) -> dict[float, float]:
@@ -128,15 +136,24 @@ def _between(curve: Mapping[float, float], at: float) -> float | None:
 
 
 def crossing(curve: Mapping[float, float], mass: float) -> float | None:
-    """The least budget whose mass on the curve is `mass`; None where the curve does not cross it."""
+    """The least budget whose mass on the curve is `mass`; None where none is, or only in a WIDE gap."""
+    around = crossed(curve, mass)
+    if around is None or _is_wide(*around):
+        return None
+    low, high = around
+    if low == high:
+        return low
+    share = (mass - curve[low]) / (curve[high] - curve[low])
+    return low * math.exp(share * math.log(high / low))
+
+
+def crossed(curve: Mapping[float, float], mass: float) -> tuple[float, float] | None:
+    """The neighbouring budgets between which the curve reaches `mass`, alike where one has it; None: none."""
     alike = [budget for budget, value in curve.items() if math.isclose(value, mass, rel_tol=1e-9)]
     if alike:
-        return min(alike)
-    for low, high in pairwise(sorted(curve)):
-        if curve[low] < mass < curve[high]:
-            share = (mass - curve[low]) / (curve[high] - curve[low])
-            return low * math.exp(share * math.log(high / low))
-    return None
+        return min(alike), min(alike)
+    pairs = pairwise(sorted(curve))
+    return next(((low, high) for low, high in pairs if curve[low] < mass < curve[high]), None)
 
 
 def _timed(evaluation: Evaluation, profile: Profile, row: Row) -> Timed | None:
@@ -185,12 +202,7 @@ def _equal(evaluation: Evaluation, timed: Sequence[Timed], mass: float) -> Equal
     times = {float(one.token_budget): one.quest_us for one in timed}
     us = _between(times, budget) if budget else None
     if budget is None:
-        budgets = sorted(curve)
-        why = (
-            f"no measured budget reaches it, {budgets[-1]:.0f} keeps {curve[budgets[-1]]:.1%}"
-            if max(curve.values()) < mass
-            else f"the smallest measured budget, {budgets[0]:.0f}, keeps {curve[budgets[0]]:.1%} already"
-        )
+        why = _why_no_budget(curve, mass)
     else:
         why = (
             ""
@@ -212,6 +224,16 @@ def _equal(evaluation: Evaluation, timed: Sequence[Timed], mass: float) -> Equal
         dense_us=first.dense_us,
         why_not=why,
     )
+
+
+def _why_no_budget(curve: Mapping[float, float], mass: float) -> str:
+    """Why `crossing` found none."""
+    budgets = sorted(curve)
+    if around := crossed(curve, mass):
+        return f"it takes between {around[0]:.0f} and {around[1]:.0f} tokens, too far apart to interpolate"
+    if max(curve.values()) < mass:
+        return f"no measured budget reaches it, {budgets[-1]:.0f} keeps {curve[budgets[-1]]:.1%}"
+    return f"the smallest measured budget, {budgets[0]:.0f}, keeps {curve[budgets[0]]:.1%} already"
 
 
 def shape_text(shape: Shape) -> str:
@@ -236,7 +258,8 @@ def _notes(evaluation: Evaluation, rows: Sequence[Row], near: Sequence[Row]) -> 
     if outside:
         yield (
             f"{len(outside)} of {len(near)} timed points near {trace.num_tokens} tokens have no mass: "
-            f"{_some(outside)} were not evaluated, nor lie between evaluated budgets."
+            f"{_some(outside)} were not evaluated, nor lie between evaluated budgets at most {WIDE} times "
+            "apart."
         )
     if own is None:
         return

@@ -52,6 +52,11 @@ class Evaluation:
         """Policies in the order of the profile."""
         return tuple(dict.fromkeys(policy for _, _, policy in self.cases))
 
+    @property
+    def num_layers(self) -> int:
+        """Layers of the model; 0 without a record that passed."""
+        return max((record.point.shape.num_layers for record in self.records), default=0)
+
     def budgets(self, page_size: int, policy: str = "") -> tuple[int, ...]:
         """Token budgets of a page size and policy (default: quest's own), rising."""
         wanted = page_size, policy or self.policy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -46,4 +47,6 @@ def write_suggestion(profile: Profile, path: Path, force: bool) -> LayerTable:
     found = evaluations(profile)
     table = layer_table(found, found[0].page_size)
     write_layer_table(table, path, force)
+    if table.source and table.source.note:
+        print(f"warning: {path}: {table.source.note}", file=sys.stderr)
     return table

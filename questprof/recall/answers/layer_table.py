@@ -33,6 +33,12 @@ class TableSource(Struct, frozen=True):
     """... for at least this share of each layer's (head, query) pairs."""
     dense_ratio: float
     """Read ratio, eq. (12), from which on a layer is left dense."""
+    left_out: tuple[int, ...] = ()
+    """Layers of the model that were not evaluated, and so have no budget."""
+    synthetic: bool = False
+    """From made-up queries and keys: no statement about any model."""
+    note: str = ""
+    """`synthetic` and `left_out` in words, empty where there is nothing to say."""
 
 
 class LayerTable(Struct, frozen=True):
@@ -68,6 +74,7 @@ def write_layer_table(table: LayerTable, path: Path, force: bool = False) -> Non
     if path.exists() and not force:
         raise output_exists(path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n")
     except OSError as error:
         raise cannot_write(path, error) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from questprof.recall.answers import equal_mass, heads
@@ -47,7 +47,7 @@ def _mean(evaluation: Evaluation) -> Iterator[str]:
     if not curve:
         return
     longest = max(evaluation.trace.query_positions) + 1
-    budget = heads.passing_budget(evaluation, size) or max(curve)
+    budget = _headline_budget(evaluation, size, curve)
     needs = " and ".join(_needs(curve, mass) for mass in equal_mass.MASSES)
     yield (
         f"Pages of {size}, {policy}: a budget of {format_count(budget)} tokens, {budget / longest:.0%} of "
@@ -56,10 +56,22 @@ def _mean(evaluation: Evaluation) -> Iterator[str]:
     )
 
 
-def _needs(curve: dict[int, float], mass: float) -> str:
-    at = equal_mass.crossing({float(budget): value for budget, value in curve.items()}, mass)
+def _headline_budget(evaluation: Evaluation, page_size: int, curve: Mapping[int, float]) -> int:
+    """The least that passes, else the largest; never the whole context where another was evaluated."""
+    selecting = [budget for budget in curve if not evaluation.covers(page_size, budget)] or list(curve)
+    passing = heads.passing_budget(evaluation, page_size)
+    return passing if passing in selecting else max(selecting)
+
+
+def _needs(curve: Mapping[int, float], mass: float) -> str:
+    known = {float(budget): value for budget, value in curve.items()}
+    at, around = equal_mass.crossing(known, mass), equal_mass.crossed(known, mass)
+    if around and around[0] == around[1]:
+        return f"{mass:.0%} takes {around[0]:.0f}"
     if at is not None:
         return f"{mass:.0%} takes about {at:.0f} (interpolated)"
+    if around:
+        return f"{mass:.0%} takes between {around[0]:.0f} and {around[1]:.0f}"
     if max(curve.values()) < mass:
         return f"{mass:.0%} takes more than {format_count(max(curve))}"
     return f"{mass:.0%} takes at most {format_count(min(curve))}"
@@ -74,24 +86,34 @@ def suggested(found: Suggestion) -> str:
             f"To keep {promise}, every layer has to read {DENSE_RATIO:.0%} or more of what dense attention "
             "reads (eq. (12), modelled): at this length all layers are better left dense."
         )
-    low, high = min(budgets, key=lambda n: budgets[n]), max(budgets, key=lambda n: budgets[n])
-    said = (
-        f"To keep {promise}, layers need from {budgets[low]} (layer {low}) to {budgets[high]} tokens (layer "
-        f"{high})"
-    )
+    said = f"To keep {promise}, {_range(budgets)}"
     said += f", and {_layers(dense)} so much that dense attention is the better choice" if dense else ""
+    uniform = (
+        f"; one budget for all would have to be {found.uniform_tokens} and reads {found.uniform_ratio:.0%}"
+        if len(found.layers) > 1
+        else ""
+    )
     return (
         f"{said}. That reads {found.read_ratio:.0%} of what dense attention reads at {found.contexts[1]} "
-        f"tokens (eq. (12), modelled); one budget for all would have to be {found.uniform_tokens} and reads "
-        f"{found.uniform_ratio:.0%}. {_pays(found)}"
+        f"tokens (eq. (12), modelled){uniform}. {_pays(found)}"
     )
+
+
+def _range(budgets: Mapping[int, int]) -> str:
+    """What the layers need, from the least to the most; one figure where that is all there is."""
+    low, high = min(budgets, key=lambda n: budgets[n]), max(budgets, key=lambda n: budgets[n])
+    if len(budgets) == 1:
+        return f"layer {low} needs {budgets[low]} tokens"
+    if budgets[low] == budgets[high]:
+        return f"{len(budgets)} layers need {budgets[low]} tokens each"
+    return f"layers need from {budgets[low]} (layer {low}) to {budgets[high]} tokens (layer {high})"
 
 
 def _pays(found: Suggestion) -> str:
     table, uniform = (ratio < DENSE_RATIO for ratio in (found.read_ratio, found.uniform_ratio))
     longer = "What longer contexts need, a trace of their length tells."
     if uniform:
-        return f"At this length Quest can pay, with one budget too. {longer}"
+        return f"At this length Quest can pay{', with one budget too' * (len(found.layers) > 1)}. {longer}"
     if table:
         return f"At this length Quest can pay with a budget by layer, hardly with one for all. {longer}"
     return f"At this length Quest hardly pays at that mass. {longer}"

@@ -6,7 +6,7 @@ promised on the queries that it was made from, of which it is counted, for conte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -122,6 +122,8 @@ def layer_table(evaluations: Sequence[Evaluation], page_size: int) -> LayerTable
     for need in (need for one in used for need in needs(one, page_size, MASS)):
         tokens[need.layer] = max(tokens.get(need.layer, 0), need.most_tokens)
     dense = {layer for layer, most in tokens.items() if _ratio(page_size, most, num_pages) >= DENSE_RATIO}
+    left_out = tuple(sorted(set(range(max(one.num_layers for one in used))) - set(tokens)))
+    made_up = any(one.trace.synthetic for one in used)
     return LayerTable(
         dense_layers=tuple(sorted(dense)),
         budgets={str(layer): most for layer, most in sorted(tokens.items()) if layer not in dense},
@@ -136,8 +138,24 @@ def layer_table(evaluations: Sequence[Evaluation], page_size: int) -> LayerTable
             mass=MASS,
             pairs=PAIRS,
             dense_ratio=DENSE_RATIO,
+            left_out=left_out,
+            synthetic=made_up,
+            note=" ".join(_notes(made_up, left_out)),
         ),
     )
+
+
+def _notes(made_up: bool, left_out: Sequence[int]) -> Iterator[str]:
+    """What whoever reads the table must know of it."""
+    if made_up:
+        yield "Made-up queries and keys: no statement about any real model."
+    if left_out:
+        names = ", ".join(map(str, left_out))
+        one = len(left_out) == 1
+        yield (
+            f"No budget for layer{'s' * (not one)} {names} of the model, which {'was' if one else 'were'} "
+            "not evaluated."
+        )
 
 
 def _contexts(evaluation: Evaluation) -> tuple[int, int]:

@@ -69,17 +69,29 @@ def test_time_at_equal_mass_by_hand() -> None:
 
 
 def test_time_between_two_timed_budgets() -> None:
-    calm = replace(Planted(), positions=tuple(range(340, 356)), budgets=(64, 128, 320), mass=slow)
-    found = joined(timing({64: 10.0, 128: 20.0, 320: 30.0}, seq_len=356), planted=calm)
+    calm = replace(Planted(), positions=tuple(range(340, 356)), budgets=(64, 128, 240), mass=slow)
+    found = joined(timing({64: 10.0, 128: 20.0, 240: 30.0}, seq_len=356), planted=calm)
     (_, ninety_nine) = found.equal
     share = (0.99 - 0.95) / (1.0 - 0.95)
-    assert ninety_nine.token_budget == pytest.approx(128 * (320 / 128) ** share)
+    assert ninety_nine.token_budget == pytest.approx(128 * (240 / 128) ** share)
     assert ninety_nine.quest_us == pytest.approx(20 + share * 10)
     assert ninety_nine.speed_up == pytest.approx(40 / 28)
 
 
 def slow(layer: int, head: int, page_size: int, token_budget: int, policy: str) -> float:
-    return {64: 0.9, 128: 0.95, 320: 1.0}[token_budget]
+    return {64: 0.9, 128: 0.95, 240: 1.0, 272: 1.0}[token_budget]
+
+
+def test_nothing_is_interpolated_over_a_wide_gap() -> None:
+    """From 128 to 272 tokens is more than a doubling: neither the mass at 192 nor the budget of 0.99."""
+    wide = replace(Planted(), positions=tuple(range(340, 356)), budgets=(64, 128, 272), mass=slow)
+    (evaluation,) = evaluations(wide.profile())
+    assert mass_at(evaluation, 16, "quest", 192) is None
+    assert mass_at(evaluation, 16, "quest", 96) is not None
+    found = joined(timing({64: 10.0, 128: 20.0, 272: 30.0}, seq_len=356), planted=wide)
+    (_, ninety_nine) = found.equal
+    assert (ninety_nine.token_budget, ninety_nine.quest_us) == (None, None)
+    assert ninety_nine.why_not == "it takes between 128 and 272 tokens, too far apart to interpolate"
 
 
 @pytest.mark.parametrize(

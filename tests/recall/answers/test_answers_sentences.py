@@ -75,11 +75,39 @@ def test_the_verdict_in_figures() -> None:
     assert first == (
         "Pages of 16, quest: a budget of 64 tokens, 25% of the context, keeps 90.0% of the dense mass in "
         "the mean "
-        "over layers and heads; 95% takes about 128 (interpolated) and 99% takes about 223 (interpolated)."
+        "over layers and heads; 95% takes 128 and 99% takes about 223 (interpolated)."
     )
-    assert "layers need from 48 (layer 0) to 48 tokens" in second
+    assert "2 layers need 48 tokens each. That" in second
+    assert "one budget for all would have to be 48" in second
     assert "That reads 25% of what dense attention reads at 256 tokens" in second
     assert "Quest can pay, with one budget too" in second
+
+
+def test_a_wide_gap_between_budgets_is_said_and_not_filled() -> None:
+    """Masses 0.9 at 64 tokens and 1 at 256: four times as many, so that 0.95 lies anywhere between."""
+    ((evaluation, found),) = paired(replace(Planted(), budgets=(64, 256)).profile())
+    first, _ = sentences.verdict(evaluation, found)
+    assert first.endswith("95% takes between 64 and 256 and 99% takes between 64 and 256.")
+
+
+@pytest.mark.parametrize(
+    ("budgets", "says"),
+    [
+        ((32, 256), "a budget of 32 tokens, 12% of the context, keeps 80.0%"),
+        ((256,), "a budget of 256 tokens, 100% of the context, keeps 100.0%"),
+    ],
+)
+def test_the_headline_is_of_a_budget_that_selects(budgets: tuple[int, ...], says: str) -> None:
+    """0.8 at 32 of 256 tokens does not pass; the whole context is no selection unless it stands alone."""
+    ((evaluation, found),) = paired(replace(Planted(), budgets=budgets).profile())
+    assert says in sentences.verdict(evaluation, found)[0]
+
+
+def test_one_layer_is_no_range() -> None:
+    ((evaluation, found),) = paired(replace(Planted(), layers=(1,)).profile())
+    second = sentences.verdict(evaluation, found)[1]
+    assert "layer 1 needs 48 tokens. That reads 25%" in second
+    assert "one budget" not in second
 
 
 def test_all_layers_dense_is_said() -> None:

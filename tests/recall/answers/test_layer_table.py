@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,31 @@ def test_what_recall_writes_amdahl_reads(tmp_path: Path) -> None:
     assert document["budgets"] == {"1": 64}
     assert document["source"]["model"] == "made-up"
     assert document["source"]["longest_context"] == 256
+
+
+@pytest.mark.parametrize(
+    ("changed", "left_out", "says"),
+    [
+        ({}, [], ""),
+        ({"layers": (1,)}, [0], "No budget for layer 0 of the model, which was not evaluated."),
+        ({"synthetic": True}, [], "Made-up queries and keys: no statement about any real model."),
+    ],
+)
+def test_a_table_says_what_it_is_not(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, object],
+    left_out: list[int],
+    says: str,
+) -> None:
+    """The planted model has two layers."""
+    path = tmp_path / "new" / "layers.json"
+    write_suggestion(replace(Planted(), **changed).profile(), path, force=False)
+    source = json.loads(path.read_text())["source"]
+    assert source.get("left_out", []) == left_out
+    assert source.get("synthetic", False) == ("synthetic" in changed)
+    assert source.get("note", "") == says
+    assert capsys.readouterr().err == (f"warning: {path}: {says}\n" if says else "")
 
 
 def test_plain_lists_are_read_as_before(tmp_path: Path) -> None:
