@@ -46,16 +46,6 @@ struct Rows {
     const unsigned short* lower_scales;
 };
 
-// Weights, which nobody writes. Not a load of constants (.nc): the compiler would put those after the wait.
-__device__ __forceinline__ Words load_weights(const void* address) {
-    Words r;
-    asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r.w[0]), "=r"(r.w[1]), "=r"(r.w[2]), "=r"(r.w[3])
-                 : "l"(address)
-                 : "memory");
-    return r;
-}
-
 __device__ __forceinline__ void load(Tile& tile, const Rows& rows, int step) {
     if (step >= STEPS) return;
     tile.upper = load_weights(rows.upper + step * STEP_BYTES);

@@ -22,16 +22,6 @@ constexpr int LOADS = COLUMNS / 256;  // of a row
 constexpr int MATRICES = GATED ? 2 : 1;
 static_assert(COLUMNS % 256 == 0, "loads fill rows");
 
-// Weights, which nobody writes. Not a load of constants (.nc): the compiler would put those after the wait.
-__device__ __forceinline__ Words load_weights(const char* address) {
-    Words r;
-    asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r.w[0]), "=r"(r.w[1]), "=r"(r.w[2]), "=r"(r.w[3])
-                 : "l"(address)
-                 : "memory");
-    return r;
-}
-
 // Where a warp is in its rows; of a gated product each row is followed by its second one.
 struct Cursor {
     int row, load, matrix;

@@ -23,6 +23,17 @@ __device__ __forceinline__ Words load_once(const void* address) {
     return r;
 }
 
+// Weights, which no kernel writes. Not a load of constants (.nc): the compiler would put those after a wait for the
+// previous kernel.
+__device__ __forceinline__ Words load_weights(const void* address) {
+    Words r;
+    asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r.w[0]), "=r"(r.w[1]), "=r"(r.w[2]), "=r"(r.w[3])
+                 : "l"(address)
+                 : "memory");
+    return r;
+}
+
 __device__ __forceinline__ Words zero_words() { return Words{{0u, 0u, 0u, 0u}}; }
 
 __device__ __forceinline__ float low_number(u32 word) {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from questprof.commands import options
+from questprof.commands.reading import read_as_one
 from questprof.errors import Exit, QuestprofError
 
 if TYPE_CHECKING:
@@ -189,30 +190,16 @@ def _from_profiles(
 ) -> None:
     """Steps of profiles that are there; nothing is measured."""
     from questprof.amdahl.display import say
-    from questprof.store import read_profile
-    from questprof.sweep.merge import merge_profiles
     from questprof.terminal import plain_console
 
-    if output is not None:
-        raise QuestprofError(
-            f"-o {output} with profiles to read",
-            "nothing is measured, so there is no new profile",
-            "Leave -o out; --html writes the page.",
-        )
-    merged = merge_profiles([read_profile(path) for path in paths])
-    if len(merged) > 1:
-        raise QuestprofError(
-            f"{len(merged)} separate runs in {', '.join(map(str, paths))}",
-            "they are of different environments, or hold a step twice, so that they do not compare",
-            "Name profiles of one device and one version of everything.",
-        )
-    for warning in merged[0].warnings:
+    read = read_as_one(paths, output, "hold a step twice, so that they do not compare")
+    for warning in read.warnings:
         say(plain_console(stderr=True), f"warning: {warning}")
     if html:
         from questprof.report import write_report
 
-        write_report(list(merged), html, "inline", force)
-    _show(merged[0], {"page": html}, at, json)
+        write_report([read], html, "inline", force)
+    _show(read, {"page": html}, at, json)
 
 
 def _show(profile: Profile, paths: dict[str, Path | None], at: tuple[int, ...], json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from questprof.commands import options
+from questprof.commands.reading import read_as_one
 from questprof.errors import Exit, QuestprofError
 
 if TYPE_CHECKING:
@@ -115,23 +116,7 @@ def _from_profiles(
     paths: list[Path], output: Path | None, html: Path | None, force: bool, json: bool
 ) -> None:
     """Ceilings, times and counted bytes of profiles that are there; nothing is measured."""
-    from questprof.store import read_profile
-    from questprof.sweep.merge import merge_profiles
-
-    if output is not None:
-        raise QuestprofError(
-            f"-o {output} with profiles to read",
-            "nothing is measured, so there is no new profile",
-            "Leave -o out; --html writes the page.",
-        )
-    merged = merge_profiles([read_profile(path) for path in paths])
-    if len(merged) > 1:
-        raise QuestprofError(
-            f"{len(merged)} separate runs in {', '.join(map(str, paths))}",
-            "they are of different environments, or hold a point twice, so that they have no common roof",
-            "Name profiles of one device and one version of everything.",
-        )
-    (read,) = merged
+    read = read_as_one(paths, output, "hold a point twice, so that they have no common roof")
     for warning in read.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if html:
