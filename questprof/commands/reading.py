@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from questprof.errors import QuestprofError
-from questprof.model import Profile
+
+if TYPE_CHECKING:
+    from questprof.model import Profile
 
 
 def read_as_one(paths: list[Path], output: Path | None, why_apart: str) -> Profile:
