@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
@@ -33,3 +34,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") or item.get_closest_marker("counters"):
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _poisoned_memory() -> Iterator[None]:
+    """New pools on the CPU hold NaN, so that a read of what nobody wrote fails in every run, not in some."""
+    from questprof_kernels import cpu_memory
+
+    plain = cpu_memory.empty
+
+    def poisoned(shape, dtype, device="cpu"):
+        memory = plain(shape, dtype, device)
+        return memory.fill_(float("nan")) if dtype.is_floating_point else memory
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_memory, "empty", poisoned)
+        yield
