@@ -22,6 +22,9 @@ def report(
     skip_corrupt: Annotated[
         bool, typer.Option("--skip-corrupt", help="Leave corrupt lines out instead of stopping.")
     ] = False,
+    pictures: Annotated[
+        Path | None, typer.Option("--pictures", help="A folder for each figure as an SVG file of its own.")
+    ] = None,
     force: options.FORCE = False,
 ) -> None:
     """Render profiles to one self-contained HTML file: one verdict of all, then each with its sections.
@@ -30,6 +33,7 @@ def report(
     """
     from questprof.errors import QuestprofError
     from questprof.report import write_report
+    from questprof.report.picture_files import write_pictures
     from questprof.store import read_profile
 
     modes: dict[str, Literal["inline", "cdn", "directory"]] = {
@@ -50,3 +54,6 @@ def report(
         raise QuestprofError(f"{target}", "it is the profile itself", "Name another page with -o.")
     write_report(read, target, modes[plotlyjs], force)
     print(target)
+    if pictures:
+        for picture in write_pictures(target, pictures, force):
+            print(picture)

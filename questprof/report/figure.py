@@ -24,7 +24,10 @@ UNITS: Final = (
     ("gb_s", "GB/s", "eq. (12) bytes / time, GB/s", "linear"),
 )
 """Key in `meta.y`, name of the button, title of the axis, type of the axis."""
-_DENSE_MARKS: Final = (("square", "solid"), ("diamond", "dot"), ("pentagon", "dashdot"), ("hexagon", "dot"))
+_DENSE_MARKS: Final = (
+    ("square", "solid"), ("diamond", "dot"), ("pentagon", "dashdot"), ("hexagon", "dot"),
+    ("star", "dashdot"), ("triangle-down", "solid"), ("cross", "dot"), ("x", "dashdot"),
+)  # fmt: skip
 _QUEST_MARKS: Final = ("circle", "triangle-up", "triangle-down", "star", "hexagram", "bowtie")
 _STAGE_MARKS: Final = {
     "score": "diamond-open",

@@ -19,7 +19,7 @@ MOST_PICTURES: Final = 40
 """Pictures a page: each takes a few hundredths of a second and 10 KB, and the tables hold every number."""
 MOST_MARKS: Final = 20_000
 """Marks of a figure that is drawn without a script."""
-_FIGURE: Final = re.compile(
+FIGURE: Final = re.compile(
     r'(?:aria-label="(?P<label>[^"]*)"></div>\s*)?'
     r'<script type="application/json" class="figure-data">(?P<json>.*?)</script>',
     re.DOTALL,
@@ -36,7 +36,7 @@ class Pictures:
 
     def add(self, section: str) -> str:
         """`section` (HTML) with a picture in a <noscript> behind the data of each of its figures."""
-        return _FIGURE.sub(self._with_picture, section)
+        return FIGURE.sub(self._with_picture, section)
 
     def _with_picture(self, found: re.Match[str]) -> str:
         spec = json.loads(found["json"])

@@ -29,9 +29,11 @@ _SYMBOLS: Final = {
 }  # fmt: skip
 _HATCHES: Final = {"/": "//", "x": "xx", "-": "--", "\\": "\\\\", "|": "||", "+": "++", ".": ".."}
 WIDTH: Final = 700
-_LEFT, _RIGHT, _TOP, _TICKS, _TITLE = 62, 12, 8, 16, 34
+_LEFT, _RIGHT, _TOP, _TICKS, _TITLE = 62, 12, 8, 26, 30
 _PLOT_HEIGHT: Final = 270
-_LEGEND_COLUMNS, _LEGEND_ROW, _MOST_LEGEND, _MOST_TEXT = 4, 13, 24, 42
+_MOST_COLUMNS, _LEGEND_ROW, _MOST_LEGEND, _MOST_TEXT = 4, 13, 24, 60
+_LETTER: Final = 4.7
+"""Pixels of a letter in the mean."""
 _MOST_TICKS: Final = 12
 _MOST_CELL_TEXTS: Final = 400
 _LARGEST: Final = 1e150
@@ -90,7 +92,7 @@ def heights(trace: Trace) -> Sequence[Any]:
 
 def picture_height(traces: Sequence[Trace]) -> int:
     """Pixels that a picture needs: plot, titles and legend."""
-    rows = 0 if _is_map(traces) else -(-min(len(traces), _MOST_LEGEND) // _LEGEND_COLUMNS)
+    rows = 0 if _is_map(traces) else -(-len(_named_traces(traces)) // _legend_columns(traces))
     return _TOP + _PLOT_HEIGHT + _TICKS + _TITLE + rows * _LEGEND_ROW
 
 
@@ -192,14 +194,15 @@ def _xaxis(own: Trace, traces: Sequence[Trace]) -> Axis:
     values = [x for trace in traces for x in trace.get("x") or ()]
     ends = _LEFT, WIDTH - _RIGHT
     if any(isinstance(x, str) for x in values):
-        return _named(values, ends)
+        texts = dict(zip(own.get("tickvals") or (), own.get("ticktext") or (), strict=False))
+        return _named(values, ends, texts)
     return _numbered([x for x in values if drawable(x)], own, ends, own.get("type") == "log", 0.05)
 
 
 def _yaxis(own: Trace, unit: Trace, traces: Sequence[Trace], base: float) -> Axis:
     ends = base, base + _PLOT_HEIGHT
     if _is_map(traces):
-        return _named(traces[0]["y"], ends)
+        return _named(traces[0]["y"], ends, {})
     values = [y for trace in traces for y in heights(trace) if drawable(y)]
     bars = [trace for trace in traces if trace.get("type") == "bar"]
     if bars:
@@ -217,10 +220,13 @@ def _stacked(bars: Sequence[Trace]) -> list[float]:
     return list(sums.values())
 
 
-def _named(values: Sequence[Any], ends: tuple[float, float]) -> Axis:
+def _named(values: Sequence[Any], ends: tuple[float, float], texts: Mapping[Any, Any]) -> Axis:
+    """An axis of names; `texts` are those that say something else below the axis."""
     names = {x: place for place, x in enumerate(dict.fromkeys(values))}
     every = -(-len(names) // (2 * _MOST_TICKS))
-    ticks = [(float(place), str(name)) for name, place in names.items() if place % every == 0]
+    ticks = [
+        (float(place), str(texts.get(name, name))) for name, place in names.items() if place % every == 0
+    ]
     return Axis(-0.5, len(names) - 0.5, *ends, False, names, ticks)
 
 
@@ -256,10 +262,23 @@ def _frame(pen: Pen, xaxis: Axis, yaxis: Axis, grid: bool) -> None:
         runs = [[(x, bottom), (x, top)] for x, _ in x_ticks] + [[(left, y), (right, y)] for y, _ in y_ticks]
         pen.lines(runs, COLOURS["rule"], 0.6, "solid")
     pen.lines([[(left, top), (left, bottom), (right, bottom)]], COLOURS["muted"], 1.0, "solid")
-    for x, text in x_ticks:
-        pen.text(x, bottom - 12, text, "tick")
+    for x, text, row in _in_rows(x_ticks):
+        pen.text(x, bottom - 12 - 10 * row, text, "tick")
     for y, text in y_ticks:
         pen.text(left - 5, y - 3, text, "tick side")
+
+
+def _in_rows(ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str, int]]:
+    """(x, text, row) of ticks from left to right: what would touch its neighbour goes to a second row."""
+    ends = [0.0, 0.0]
+    placed = []
+    for x, text in sorted(ticks):
+        half = _LETTER * len(text) / 2 + 2
+        row = next((row for row, end in enumerate(ends) if x - half >= end), None)
+        if row is not None:
+            ends[row] = x + half
+            placed.append((x, text, row))
+    return placed
 
 
 def _tick(axis: Axis, value: float) -> float | None:
@@ -287,12 +306,39 @@ def _curve(pen: Pen, trace: Trace, xaxis: Axis, yaxis: Axis) -> None:
         else:
             runs[-1].append((place[0], place[1]))
     runs = [run for run in runs if run]
+    pen.lines(_spreads(trace, xaxis, yaxis), _colour(trace), 1.0, "solid")
     mode = trace.get("mode", "lines+markers")
     if "lines" in mode:
         pen.lines(runs, _colour(trace), 1.6, trace.get("line", {}).get("dash", "solid"))
     if "markers" in mode and runs:
         symbol = trace.get("marker", {}).get("symbol", "circle")
         pen.marks([point for run in runs for point in run], _colour(trace), symbol)
+
+
+def _spreads(trace: Trace, xaxis: Axis, yaxis: Axis) -> list[list[tuple[float, float]]]:
+    """A vertical line a point between its ends, where the trace tells them."""
+    places = [
+        (xaxis.at(x), yaxis.at(low), yaxis.at(high))
+        for x, (low, high) in zip(trace["x"], _ends(trace), strict=False)
+    ]
+    return [
+        [(x, low), (x, high)]
+        for x, low, high in places
+        if x is not None and low is not None and high is not None
+    ]
+
+
+def _ends(trace: Trace) -> list[tuple[Any, Any]]:
+    """Lower and upper end of each point: percentiles of `meta.spread`, or plotly's `error_y`."""
+    if spreads := trace.get("meta", {}).get("spread"):
+        return [(one[0], one[1]) if one else (None, None) for one in spreads]
+    bars = trace.get("error_y", {})
+    return [
+        (y - below, y + above) if all(map(drawable, (y, below, above))) else (None, None)
+        for y, below, above in zip(
+            trace.get("y") or (), bars.get("arrayminus", ()), bars.get("array", ()), strict=False
+        )
+    ]
 
 
 def _bars(pen: Pen, trace: Trace, xaxis: Axis, yaxis: Axis, ends: dict[float, list[float]]) -> None:
@@ -332,13 +378,23 @@ def _heat_map(pen: Pen, trace: Trace, xaxis: Axis, yaxis: Axis) -> None:
                 pen.text(x, y - 3, str(texts[row][column] if texts else f"{value:.3g}"), "middle")
 
 
+def _named_traces(traces: Sequence[Trace]) -> list[Trace]:
+    return [trace for trace in traces if trace.get("showlegend", True)][:_MOST_LEGEND]
+
+
+def _legend_columns(traces: Sequence[Trace]) -> int:
+    """As many as the longest name leaves room for."""
+    longest = max((len(_plain(trace.get("name", ""))) for trace in _named_traces(traces)), default=0)
+    return max(1, min(_MOST_COLUMNS, int((WIDTH - _LEFT) / (28 + _LETTER * (longest + 1)))))
+
+
 def _legend(pen: Pen, traces: Sequence[Trace]) -> None:
     """Below, row by row: a line, mark or patch and the name."""
-    named = [trace for trace in traces if trace.get("showlegend", True)][:_MOST_LEGEND]
-    rows = -(-len(named) // _LEGEND_COLUMNS)
+    named, columns = _named_traces(traces), _legend_columns(traces)
+    rows = -(-len(named) // columns)
     for i, trace in enumerate(named):
-        x = _LEFT + (i % _LEGEND_COLUMNS) * (WIDTH - _LEFT) / _LEGEND_COLUMNS
-        y = (rows - i // _LEGEND_COLUMNS) * _LEGEND_ROW - 8
+        x = _LEFT + (i % columns) * (WIDTH - _LEFT) / columns
+        y = (rows - i // columns) * _LEGEND_ROW - 8
         if trace.get("type") == "bar":
             pen.box((x, y - 3, x + 16, y + 5), _colour(trace), _hatch(trace))
         else:

@@ -82,7 +82,7 @@ def test_a_gap_breaks_the_line_and_has_no_mark():
 def test_text_stays_text(text):
     found = picture(LINE | {"name": html.escape(text)})
     shown = "".join(c if c.isprintable() else " " for c in text)
-    assert texts(found)[-1] == (shown if len(shown) <= 42 else shown[:41] + "…")
+    assert texts(found)[-1] == (shown if len(shown) <= 60 else shown[:59] + "…")
     assert {one.tag for one in found.iter()} <= {
         "svg",
         "g",
