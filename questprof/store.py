@@ -174,7 +174,7 @@ def read_profile(path: Path, *, skip_corrupt: bool = False) -> Profile:
             raise QuestprofError(
                 f"{path}, line {number} is corrupt",
                 str(outcome),
-                "Restore the file, or read the rest with `questprof report --skip-corrupt`.",
+                "Restore it, or read the rest: report, compare, predict and export take --skip-corrupt.",
             )
     if torn:
         warnings.append(

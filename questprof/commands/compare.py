@@ -46,9 +46,7 @@ def compare(
     ] = "4",
     form: Annotated[str, typer.Option("--format", help="table, json, md (a CI summary).")] = "table",
     everything: Annotated[bool, typer.Option("--all", help="Every row, not only the first.")] = False,
-    skip_corrupt: Annotated[
-        bool, typer.Option("--skip-corrupt", help="Leave corrupt lines out instead of stopping.")
-    ] = False,
+    skip_corrupt: options.SKIP_CORRUPT = False,
     force: Annotated[
         bool, typer.Option("--force", help="Compare other machines, dtypes and shapes as well.")
     ] = False,

@@ -21,9 +21,7 @@ def export(
     point: Annotated[
         str | None, typer.Option("--point", help="For trace: a point_id or its start, or LENGTH:BUDGET.")
     ] = None,
-    skip_corrupt: Annotated[
-        bool, typer.Option("--skip-corrupt", help="Leave corrupt lines out instead of stopping.")
-    ] = False,
+    skip_corrupt: options.SKIP_CORRUPT = False,
     force: options.FORCE = False,
 ) -> None:
     """Write a profile for other programs: CSV, or a Chrome trace of one point's stages."""

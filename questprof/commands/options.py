@@ -122,6 +122,9 @@ DRY_RUN = Annotated[
 SEED = Annotated[int, typer.Option("--seed", min=0, max=(1 << 32) - 1, help="Seed of data and page order.")]
 JSON = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, all else on stderr.")]
 FORCE = Annotated[bool, typer.Option("--force", help="Replace existing outputs.")]
+SKIP_CORRUPT = Annotated[
+    bool, typer.Option("--skip-corrupt", help="Leave corrupt lines out instead of stopping.")
+]
 HTML = Annotated[Path | None, typer.Option("--html", help="Write the page here.")]
 
 # Of `bytes`.

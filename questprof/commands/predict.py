@@ -30,9 +30,7 @@ def predict(
             "JSON lines, a stored example, or `stored` for all of those. May be repeated.",
         ),
     ] = None,
-    skip_corrupt: Annotated[
-        bool, typer.Option("--skip-corrupt", help="Leave corrupt lines out instead of stopping.")
-    ] = False,
+    skip_corrupt: options.SKIP_CORRUPT = False,
     json: options.JSON = False,
 ) -> None:
     """From which length Quest is faster, measured and modelled; what share of traffic gains, and how much.

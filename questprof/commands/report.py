@@ -19,9 +19,7 @@ def report(
     plotlyjs: Annotated[
         str, typer.Option("--plotlyjs", help="inline, cdn, or directory (one copy beside the pages).")
     ] = "inline",
-    skip_corrupt: Annotated[
-        bool, typer.Option("--skip-corrupt", help="Leave corrupt lines out instead of stopping.")
-    ] = False,
+    skip_corrupt: options.SKIP_CORRUPT = False,
     pictures: Annotated[
         Path | None, typer.Option("--pictures", help="A folder for each figure as an SVG file of its own.")
     ] = None,

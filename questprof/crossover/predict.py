@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+from questprof.ledger import SCORE_BYTES
 from questprof.rows import Row
 
 CHAIN = ("score", "select", "attend")
-SCORE_BYTES = 4
 
 
 @dataclass(frozen=True)
