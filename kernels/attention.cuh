@@ -193,22 +193,15 @@ __device__ __forceinline__ void walk(State& state, Held& held, const Line& line,
 
 // A number and the launch it belongs to, in one word: who reads the tag has the number.
 __device__ __forceinline__ void post(u64* where, float number, u32 tag) {
-    u64 word = (u64)tag << 32 | __float_as_uint(number);
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(where), "l"(word) : "memory");
-}
-
-__device__ __forceinline__ u64 peek(const u64* where) {
-    u64 word;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(where) : "memory");
-    return word;
+    store_relaxed(where, (u64)tag << 32 | __float_as_uint(number));
 }
 
 __device__ __forceinline__ float collect(const u64* where, u64 word, u32 tag) {  // `word`: what a peek saw
-    while ((u32)(word >> 32) != tag) word = peek(where);
+    while ((u32)(word >> 32) != tag) word = load_relaxed(where);
     return __uint_as_float((u32)word);
 }
 
-__device__ __forceinline__ float collect(const u64* where, u32 tag) { return collect(where, peek(where), tag); }
+__device__ __forceinline__ float collect(const u64* where, u32 tag) { return collect(where, load_relaxed(where), tag); }
 
 // Merges the warps, then the splits, and writes the output.
 //
@@ -252,7 +245,7 @@ __device__ __forceinline__ void finish(MergeMemory& memory, State& state, const 
         }
         for (int i = threadIdx.x; i < HEADS * share.active; i += BLOCK) {
             const u64* theirs = words + (long long)i * WORDS + HEAD_DIM;
-            u64 top = peek(theirs), total = peek(theirs + 1);
+            u64 top = load_relaxed(theirs), total = load_relaxed(theirs + 1);
             memory.top[i / HEADS][i % HEADS] = collect(theirs, top, tag);
             memory.total[i / HEADS][i % HEADS] = collect(theirs + 1, total, tag);
         }
@@ -277,7 +270,7 @@ __device__ __forceinline__ void finish(MergeMemory& memory, State& state, const 
         Sum sum{0.0f, -INFINITE, 0.0f};
         for (int from = 0; from < share.active; from++) {
             const u64* theirs = words + ((long long)from * HEADS + number / HEAD_DIM) * WORDS;
-            u64 acc = peek(theirs + number % HEAD_DIM), top = peek(theirs + HEAD_DIM), total = peek(theirs + HEAD_DIM + 1);
+            u64 acc = load_relaxed(theirs + number % HEAD_DIM), top = load_relaxed(theirs + HEAD_DIM), total = load_relaxed(theirs + HEAD_DIM + 1);
             sum.add(collect(theirs + number % HEAD_DIM, acc, tag), collect(theirs + HEAD_DIM, top, tag),
                     collect(theirs + HEAD_DIM + 1, total, tag));
         }

@@ -64,15 +64,11 @@ static_assert(!BF16, "int4 weights meet fp16 activations");
 __device__ __forceinline__ u32 masked(u32 word, u32 mask) { return (word & mask) | 0x64006400u; }
 
 __device__ __forceinline__ u32 less_1032(u32 pair) {  // 1024 + u -> u - 8
-    u32 r;
-    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(pair), "r"(0x64086408u));
-    return r;
+    return subtract_pairs(pair, 0x64086408u);
 }
 
 __device__ __forceinline__ u32 sixteenth_less_72(u32 pair) {  // 1024 + 16 u -> u - 8
-    u32 r;
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(0x2c002c00u), "r"(0xd480d480u));
-    return r;
+    return multiply_add_pairs(pair, 0x2c002c00u, 0xd480d480u);
 }
 
 struct Pairs {

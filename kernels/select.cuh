@@ -111,13 +111,6 @@ __device__ __forceinline__ u32 key_at(const u32 (&keys)[SLOTS], int slot) {
     return key;
 }
 
-// A branch for each key would cost more than the addition.
-__device__ __forceinline__ void count_if(bool wanted, u32* counter) {
-    asm volatile("{.reg .pred p; setp.ne.u32 p, %0, 0; @p red.shared.add.u32 [%1], 1;}" ::"r"((u32)wanted),
-                 "r"((u32)__cvta_generic_to_shared(counter))
-                 : "memory");
-}
-
 struct Range {
     u32 low, high;  // keys above `high` are taken, keys below `low` are not
     int above;      // keys above `high`
