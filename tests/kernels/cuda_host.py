@@ -1,4 +1,4 @@
-"""The CUDA kernels on a CPU: their sources through the C++ compiler, with host/ in place of the GPU's instructions.
+"""The CUDA kernels on a CPU: their sources through g++, with host/ in place of the GPU's instructions.
 
 A thousand times slower than a GPU and exact enough for a float64 oracle: for machines without one.
 """
@@ -19,7 +19,7 @@ import torch
 from questprof_kernels import cuda_module, cuda_stages
 
 HERE = Path(__file__).parent / "host"
-OPTIONS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-fno-strict-aliasing", "-w")
+OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-fno-strict-aliasing", "-w")
 LAUNCH = """
 extern "C" void host_launch(unsigned x, unsigned y, unsigned z, int threads, const {struct}* arguments) {{
     host::launch(Dim3{{x, y, z}}, threads, [=] {{ {kernel}(*arguments); }});
@@ -30,14 +30,32 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
-def build(source: str, kernel: str, struct: str, definitions: tuple[tuple[str, int], ...], folder: Path) -> Path:
+Edit = tuple[str, str, str]
+"""A fault to plant: the file, what stands there once, what is to stand there."""
+
+
+def build(
+    source: str,
+    kernel: str,
+    struct: str,
+    definitions: tuple[tuple[str, int], ...],
+    folder: Path,
+    edit: Edit | None = None,
+) -> Path:
     """A shared library of `kernel` of file `source`, whose one parameter is a `struct`; RuntimeError."""
     name = hashlib.sha256(repr((source, kernel, definitions)).encode()).hexdigest()[:16]
     sources, library = folder / "sources", folder / f"{name}.so"
+    if library.is_file():
+        return library
     if not sources.is_dir():
         sources.mkdir()
         for part in (*cuda_module.FOLDER.glob("*.cu*"), *HERE.glob("*")):  # the host's ptx.cuh comes last
             shutil.copy(part, sources / part.name)
+        if edit:
+            file, right, wrong = edit
+            text = (sources / file).read_text()
+            assert text.count(right) == 1, f"{text.count(right)} times in {file}: {right}"
+            (sources / file).write_text(text.replace(right, wrong))
     text = f'#include "{source}"\n{LAUNCH.format(struct=struct, kernel=kernel)}'
     (sources / f"{name}.cpp").write_text(text)
     defined = [f"-D{key}={value}" for key, value in definitions]
@@ -66,13 +84,18 @@ class HostKernel:
 STRUCTS = {"score.cu": "ScoreArguments", "select.cu": "SelectArguments"}
 
 
-def install(monkeypatch: pytest.MonkeyPatch, folder: Path, blocks_per_sm: int = 1) -> None:
-    """Let the launchers of `cuda_stages` run on the CPU from now on; libraries are kept in `folder`."""
+def install(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, blocks_per_sm: int = 1, edit: Edit | None = None
+) -> None:
+    """Let the launchers of `cuda_stages` run on the CPU from now on; libraries are kept in `folder`.
+
+    `edit` plants a fault, in a folder of its own.
+    """
 
     @cache
     def load(source: str, name: str, definitions: tuple[tuple[str, int], ...], threads: int, _: int) -> Any:
         struct = STRUCTS.get(source, "AttentionArguments")
-        return HostKernel(build(source, name, struct, definitions, folder), threads, blocks_per_sm)
+        return HostKernel(build(source, name, struct, definitions, folder, edit), threads, blocks_per_sm)
 
     monkeypatch.setattr(cuda_stages, "load_kernel", load)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

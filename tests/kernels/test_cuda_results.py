@@ -1,10 +1,16 @@
-"""The CUDA stages on a GPU: against float64 and Triton, both merges of splits, graphs, planted faults."""
+"""What the CUDA stages write: against float64, both merges of splits, planted faults.
+
+On a GPU natively, against Triton too and in graphs; without one the same sources run on the CPU
+(cuda_host.py), over fewer kinds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import cuda_host
 import pytest
 import torch
 from cases import (
@@ -23,10 +29,26 @@ from questprof_kernels.paged_cache import PagedCache, PagePool
 from questprof_kernels.plan import SUMMARY_LAYOUTS, BlockPlan
 from triton_launch import attended, densely, eager, selected
 
-pytestmark = pytest.mark.gpu
-
-DEVICE = "cuda"
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
 NUM_SELECTED = 12
+SPLITS = (1, 2, 3, 5, 33) if ON_GPU else (1, 3, 33)
+MANY = 1000
+"""Blocks a multiprocessor, where all of them are to be taken for resident."""
+
+pytestmark = [] if ON_GPU else [cuda_host.needs_compiler]
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what is compiled for the CPU."""
+    return tmp_path_factory.mktemp("libraries")
+
+
+@pytest.fixture(autouse=True)
+def _where_they_run(monkeypatch: pytest.MonkeyPatch, libraries: Path) -> None:
+    if not ON_GPU:
+        cuda_host.install(monkeypatch, libraries, blocks_per_sm=MANY)
 
 
 @dataclass(frozen=True)
@@ -55,7 +77,7 @@ class Kind:
             seed,
             DEVICE,
             summary_layout=summary_layout,
-            append=append.append,
+            append=append.append if ON_GPU else None,
         )
 
 
@@ -71,7 +93,8 @@ KINDS = (
 )
 """Every dtype, head_dim and page size with groups of 1, 2, 3, 4 and 8."""
 ONE, GROUP = KINDS[0], KINDS[5]
-each_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
+TRIED = KINDS if ON_GPU else (KINDS[0], KINDS[1], KINDS[4], KINDS[5])
+each_kind = pytest.mark.parametrize("kind", TRIED, ids=str)
 
 
 def score(q: torch.Tensor, cache: PagedCache) -> torch.Tensor:
@@ -185,10 +208,11 @@ def test_attention_over_selected_pages_and_over_all(kind: Kind) -> None:
     select_indptr = make_select_indptr(case.cache, NUM_SELECTED)
     ids = make_page_ids(case.cache, kind.num_qo_heads, select_indptr, 4)
     full = dense(q, case.cache)
-    check(case, q, full, others=densely(q, case.cache))
+    check(case, q, full, others=densely(q, case.cache) if ON_GPU else ())
     spoil_unselected(case, ids, select_indptr)
     sparse = attend(q, case.cache, ids, select_indptr)
-    check(case, q, sparse, ids, select_indptr, others=attended(q, case.cache, ids, select_indptr))
+    by_triton = attended(q, case.cache, ids, select_indptr) if ON_GPU else ()
+    check(case, q, sparse, ids, select_indptr, others=by_triton)
 
 
 @each_kind
@@ -199,7 +223,8 @@ def test_the_fused_launch_is_select_then_attend(kind: Kind, take_tail: bool) -> 
     select_indptr = make_select_indptr(case.cache, NUM_SELECTED)
     scores = score(q, case.cache)
     ids = select(scores, case.cache, select_indptr, take_tail)
-    assert torch.equal(ids, selected(scores, case.cache, select_indptr, take_tail))
+    if ON_GPU:
+        assert torch.equal(ids, selected(scores, case.cache, select_indptr, take_tail))
     assert torch.equal(ids.cpu(), reference.select(scores.cpu(), case.cache, select_indptr, take_tail))
     spoil_unselected(case, ids, select_indptr)
     fused_ids, *fused = select_attend(scores, case.cache, select_indptr, q, take_tail)
@@ -220,7 +245,7 @@ def _every_fifth(scores: torch.Tensor) -> torch.Tensor:
     return scores
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.page_size <= 16], ids=str)
+@pytest.mark.parametrize("kind", [kind for kind in TRIED if kind.page_size <= 16], ids=str)
 @pytest.mark.parametrize("where", [torch.clone, _in_front, _every_fifth, torch.zeros_like])
 @pytest.mark.parametrize("num_selected", [20, 90])
 def test_what_the_fused_launch_asks_for_early_is_of_the_selection(
@@ -228,7 +253,7 @@ def test_what_the_fused_launch_asks_for_early_is_of_the_selection(
 ) -> None:
     """Wherever the best pages lie, each is attended to once and no other is read."""
     size = kind.page_size
-    case = kind.case((530 * size - 3, 33 * size))
+    case = kind.case((530 * size - 3, 33 * size) if ON_GPU else (130 * size - 3, 33 * size))
     q = make_q(case, kind.num_qo_heads, 7)
     select_indptr = make_select_indptr(case.cache, num_selected)
     scores = where(torch.randn((kind.num_qo_heads, case.cache.total_pages), device=DEVICE))
@@ -257,9 +282,11 @@ def test_rows_of_q_and_out_may_lie_apart() -> None:
 
 
 @pytest.fixture(params=["waiting", "arriving"])
-def merging(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def merging(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, libraries: Path) -> str:
     """How splits are merged: by blocks that wait for one another, or by the last block to arrive."""
-    if request.param == "arriving":
+    if request.param == "arriving" and not ON_GPU:
+        cuda_host.install(monkeypatch, libraries, blocks_per_sm=0)
+    elif request.param == "arriving":
         # A property, so that what a kernel has remembered does not count.
         monkeypatch.setattr(cuda_module.Kernel, "blocks_per_sm", property(lambda _: 0))
     return str(request.param)
@@ -269,8 +296,8 @@ def merging(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("kind", "lengths", "num_splits"),
     [
-        *((kind, (777, 0, 40), num_splits) for kind in (ONE, GROUP) for num_splits in (1, 2, 3, 5, 33)),
-        (KINDS[2], (4000,), 32),  # 4 heads: as many splits as may wait, on 128 multiprocessors
+        *((kind, (777, 0, 40), num_splits) for kind in (ONE, GROUP) for num_splits in SPLITS),
+        *(((KINDS[2], (4000,), 32),) if ON_GPU else ()),  # as many splits as may wait, on 128 multiprocessors
     ],
     ids=str,
 )
@@ -294,8 +321,9 @@ def test_any_number_of_splits(kind: Kind, lengths: tuple[int, ...], num_splits: 
 @pytest.mark.parametrize("kind", [ONE, GROUP], ids=str)
 def test_one_scratch_serves_many_launches_alike(kind: Kind) -> None:
     """Words of the launch before must never be taken for this one's: the queries change in between."""
-    case = kind.case((4000, 100, 0, 1))
+    case = kind.case((4000, 100, 0, 1) if ON_GPU else (4000, 0))
     cache = case.cache
+    cache.pool.num_workers = max(cache.pool.num_workers, 32)
     queries = [make_q(case, kind.num_qo_heads, seed) for seed in (8, 9, 10)]
     select_indptr = make_select_indptr(cache, 40)
     ids = make_page_ids(cache, kind.num_qo_heads, select_indptr, 11)
@@ -312,7 +340,7 @@ def test_one_scratch_serves_many_launches_alike(kind: Kind) -> None:
     first = [launch(q) for q in queries]
     check(case, queries[0], first[0][:2], ids, select_indptr)
     check(case, queries[0], first[0][2:])
-    for _ in range(100):
+    for _ in range(100 if ON_GPU else 2):
         for q, expected in zip(queries, first, strict=True):
             assert all(torch.equal(*pair) for pair in zip(expected, launch(q), strict=True))
 
@@ -356,7 +384,7 @@ def unfilled_cache(num_pages: Sequence[int]) -> PagedCache:
     return cache
 
 
-@pytest.mark.parametrize("num_pages", [1, 2, 33, 512, 2048, 8192, 20000, 65536])
+@pytest.mark.parametrize("num_pages", [1, 2, 33, 512, 2048, 8192, 20000, 65536] if ON_GPU else [1, 33, 700])
 def test_selection_of_any_scores(num_pages: int) -> None:
     cache = unfilled_cache([num_pages])
     normal = torch.randn(2, num_pages, generator=torch.Generator().manual_seed(num_pages))
@@ -382,7 +410,7 @@ def _order(scores: torch.Tensor, take_tail: bool) -> torch.Tensor:
     return torch.cat([tail, order], dim=1) if take_tail else order
 
 
-@pytest.mark.parametrize("num_warps", [4, 8, 16, 32])
+@pytest.mark.parametrize("num_warps", [4, 8, 16, 32] if ON_GPU else [4])
 def test_selection_with_any_number_of_warps(num_warps: int) -> None:
     """Rows of unlike length that begin at any address, one of them empty."""
     cache = unfilled_cache([301, 0, 1000, 1, 5])
@@ -396,6 +424,7 @@ def test_selection_with_any_number_of_warps(num_warps: int) -> None:
 # Graphs.
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("layout", SUMMARY_LAYOUTS)
 def test_a_graph_of_the_fused_chain_follows_its_inputs(layout: str) -> None:
     """Captured once, with the dependent launch; then queries change and requests grow by a token."""
@@ -468,3 +497,40 @@ def test_two_pages_taken_for_each_other_are_caught(kind: Kind) -> None:
         check(case, q, attend(q, cache, ids, select_indptr), ids, select_indptr)
     with pytest.raises(AssertionError):
         assert_close(score(q, cache), eager_score(case, q), reference.score(q, cache), torch.float32)
+
+
+@pytest.mark.skipif(ON_GPU, reason="plants faults in the sources as they run on a CPU")
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("score.cu", "bool of_min = piece < LANES / 2;", "bool of_min = piece >= LANES / 2;"),
+        ("select.cuh", "int need = wanted - range.above,", "int need = wanted - range.above - 1,"),
+        ("attention.cuh", "float old_factor = exp2_fast(top - base)", "float old_factor = 1.0f"),
+        ("attention.cuh", "return logical == num_pages - 1 ? tail_len : PAGE_SIZE;", "return PAGE_SIZE;"),
+    ],
+    ids=[
+        "a box's halves exchanged",
+        "one page too few",
+        "splits merged unscaled",
+        "slots behind the end read",
+    ],
+)
+def test_a_fault_in_the_source_is_caught(
+    edit: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run() -> None:
+        case = ONE.case((300, 77))
+        q = make_q(case, ONE.num_qo_heads, 19)
+        select_indptr = make_select_indptr(case.cache, 8)
+        scores = score(q, case.cache)
+        assert_close(scores, eager_score(case, q), reference.score(q, case.cache), torch.float32)
+        ids = reference.select(scores, case.cache, select_indptr)
+        plan = cuda_stages.attend_plan(q, case.cache, ids, num_splits=2)
+        fused_ids, *fused = select_attend(scores, case.cache, select_indptr, q, plan=plan)
+        assert torch.equal(fused_ids, ids)
+        check(case, q, fused, ids, select_indptr)
+
+    run()
+    cuda_host.install(monkeypatch, tmp_path, blocks_per_sm=MANY, edit=edit)
+    with pytest.raises(AssertionError):
+        run()
