@@ -107,9 +107,9 @@ __device__ __forceinline__ Words words_of(uint4 four) { return Words{{four.x, fo
 
 extern "C" __global__ void __launch_bounds__(THREADS, 16 / WARPS) gemv_kernel(GemvArguments arg) {
 #if ROWS_STAGED
-    __shared__ alignas(16) uint4 staged[ROWS_STAGED * COLUMNS / 8];
+    __shared__ uint4 staged[ROWS_STAGED * COLUMNS / 8];
 #endif
-    __shared__ alignas(16) float sums[WARPS][WARP][4];
+    alignas(16) __shared__ float sums[WARPS][WARP][4];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     int first = blockIdx.x * BLOCK_ROWS, last = arg.num_rows - 1;
     int upper = min(first + g, last), lower = GATED ? arg.num_rows + upper : min(first + g + 8, last);

@@ -45,7 +45,7 @@ constexpr int RESIDENT_WARPS = X_ROWS > 1 ? 16 : 32;
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT_WARPS > WARPS ? RESIDENT_WARPS / WARPS : 1)
     rows_kernel(RowsArguments arg) {
-    __shared__ alignas(16) uint4 staged[X_ROWS][COLUMNS / 8];
+    __shared__ uint4 staged[X_ROWS * (COLUMNS / 8)];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, stride = gridDim.x * WARPS;
     Cursor ahead{(int)blockIdx.x * WARPS + warp, 0, 0}, now = ahead;
     const char* w = arg.w + 16 * lane;
@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT_WARPS > WARPS ? R
     wait_for_previous_kernel();
     const uint4* x = (const uint4*)arg.x;
 #pragma unroll 4
-    for (int i = threadIdx.x; i < X_ROWS * (COLUMNS / 8); i += THREADS) staged[0][i] = __ldcg(x + i);
+    for (int i = threadIdx.x; i < X_ROWS * (COLUMNS / 8); i += THREADS) staged[i] = __ldcg(x + i);
     __syncthreads();
     float acc[X_ROWS], first[X_ROWS];
 #pragma unroll
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT_WARPS > WARPS ? R
             int at = now.load * WARP + lane;
 #pragma unroll
             for (int m = 0; m < X_ROWS; m++) {
-                uint4 four = staged[m][at];
+                uint4 four = staged[m * (COLUMNS / 8) + at];
                 u32 numbers[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
                 for (int i = 0; i < 4; i++) {

@@ -12,11 +12,12 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from questprof_kernels import cuda_module, cuda_stages
+from questprof_kernels import cuda_module, cuda_stages, decode_gemv_cuda, decode_rows
 
 HERE = Path(__file__).parent / "host"
 OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-fno-strict-aliasing", "-w")
@@ -81,21 +82,31 @@ class HostKernel:
         ctypes.CDLL(str(self.library)).host_launch(*grid, self.num_threads, ctypes.byref(arguments))
 
 
-STRUCTS = {"score.cu": "ScoreArguments", "select.cu": "SelectArguments"}
+STRUCTS = {
+    "score.cu": "ScoreArguments",
+    "select.cu": "SelectArguments",
+    "attend.cu": "AttentionArguments",
+    "dense.cu": "AttentionArguments",
+    "decode_gemv.cu": "GemvArguments",
+    "decode_rows.cu": "RowsArguments",
+}
 
 
 def install(
     monkeypatch: pytest.MonkeyPatch, folder: Path, blocks_per_sm: int = 1, edit: Edit | None = None
 ) -> None:
-    """Let the launchers of `cuda_stages` run on the CPU from now on; libraries are kept in `folder`.
+    """Let every launcher of a CUDA kernel run it on the CPU from now on; libraries are kept in `folder`.
 
     `edit` plants a fault, in a folder of its own.
     """
 
     @cache
     def load(source: str, name: str, definitions: tuple[tuple[str, int], ...], threads: int, _: int) -> Any:
-        struct = STRUCTS.get(source, "AttentionArguments")
-        return HostKernel(build(source, name, struct, definitions, folder, edit), threads, blocks_per_sm)
+        library = build(source, name, STRUCTS[source], definitions, folder, edit)
+        return HostKernel(library, threads, blocks_per_sm)
 
-    monkeypatch.setattr(cuda_stages, "load_kernel", load)
+    for launchers in (cuda_stages, decode_gemv_cuda, decode_rows):
+        monkeypatch.setattr(launchers, "load_kernel", load)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    properties = SimpleNamespace(multi_processor_count=2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
