@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from questprof.structs import Struct
+from questprof.structs import ByValue, Struct
 
 Source = Literal["ncu", "trace", "formula"]
 SECTOR_BYTES: Final = 32
@@ -40,7 +40,7 @@ class TensorCount(Struct, frozen=True):
     """Further visits of sectors already counted, by this launch."""
 
 
-class StageCount(Struct, frozen=True):
+class StageCount(ByValue, frozen=True):
     """What one source counted of one stage, in bytes a launch."""
 
     stage: str

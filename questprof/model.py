@@ -7,18 +7,19 @@ Raw samples are stored; medians, ratios and verdicts are derived elsewhere in pu
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from questprof.counts import ByteCount, Calibration, Entry, Source, StageCount, UnmappedProof
 from questprof.decode.records import DecodeResult, DecodeSetup
 from questprof.errors import QuestprofError
 from questprof.recall.rows import RecallRows
 from questprof.roofs import Roofs
-from questprof.structs import Struct, short_hash
+from questprof.structs import ByValue, Sample, Struct, short_hash
 from questprof.units import DTYPE_BYTES
 
 SCHEMA_VERSION = 1
@@ -35,7 +36,7 @@ PageOrder = Literal["shuffled", "sequential", "scattered"]
 """How a cache's pages follow each other in its pool; scattered: shuffled over a pool of `pool_bytes`."""
 
 
-class Shape(Struct, frozen=True):
+class Shape(ByValue, frozen=True):
     """The attention shape of one model. `num_layers` scales resident bytes, never a stage's bytes."""
 
     name: str
@@ -58,7 +59,7 @@ class Shape(Struct, frozen=True):
         return self.summary_dtype or self.kv_dtype
 
 
-class Point(Struct, frozen=True):
+class Point(ByValue, frozen=True):
     """One cell of the grid. `token_budget` 0 with policy `dense`. Lengths and budgets are in tokens.
 
     Ragged batches give `seq_lens` (and `token_budgets` when they differ) and leave seq_len as the maximum.
@@ -84,6 +85,13 @@ class Point(Struct, frozen=True):
     seed: int = 0
     decode: DecodeSetup | None = None
     """What is asked of a whole decode step; kind `amdahl` only."""
+
+    def __post_init__(self) -> None:
+        """Defaults as in every struct, whole numbers as int: 4 and 4.0 are equal, and their JSON is not."""
+        super().__post_init__()
+        if any(isinstance(value, float | bool) for value in self.policy_params.values()):
+            plain = {name: _as_int(value) for name, value in self.policy_params.items()}
+            force_setattr(self, "policy_params", plain)
 
     @property
     def point_id(self) -> str:
@@ -114,6 +122,12 @@ class Point(Struct, frozen=True):
         )
 
 
+def _as_int(value: float | str) -> float | str:
+    """`value`, or the int that it equals."""
+    whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
+    return int(value) if whole else value
+
+
 class StageTiming(Struct, frozen=True):
     """How the samples of one stage were taken."""
 
@@ -134,7 +148,7 @@ class SingleSteps(Struct, frozen=True):
     On a CPU every sample of `Record.times_us` is a single step already.
     """
 
-    samples_us: tuple[float, ...]
+    samples_us: tuple[Sample, ...]
     """Each one launch of a graph of one step, between two CUDA events, the launch included."""
     num_buffers: int
     touched_bytes: int
@@ -192,7 +206,7 @@ class Ceiling(Struct, frozen=True):
 
     name: str
     num_bytes: int
-    samples_gb_s: tuple[float, ...]
+    samples_gb_s: tuple[Sample, ...]
 
 
 class Record(Struct, frozen=True):
@@ -204,7 +218,7 @@ class Record(Struct, frozen=True):
     env_id: str
     status: Status
     reason: str = ""
-    times_us: dict[str, tuple[float, ...]] = {}
+    times_us: dict[str, tuple[Sample, ...]] = {}
     """Raw samples per stage; a sample is the mean of launches_per_sample launches."""
     timing: dict[str, StageTiming] = {}
     single_steps: dict[str, SingleSteps] = {}
@@ -285,6 +299,18 @@ class Profile(Struct, frozen=True):
     records: tuple[Record, ...] = ()
     warnings: tuple[str, ...] = ()
     name: str = ""
+    joined: tuple[Profile, ...] = ()
+    """The runs that it was joined from, which hold its records; empty: it is one run."""
+
+    @property
+    def runs(self) -> tuple[Profile, ...]:
+        """The runs it is of, itself where it is one: figures compared with each other are of one of them."""
+        return self.joined or (self,)
+
+    def only(self, wanted: Callable[[Record], bool]) -> Profile:
+        """The profile with the records that are `wanted`, in each of its runs."""
+        kept = tuple(record for record in self.records if wanted(record))
+        return replace(self, records=kept, joined=tuple(run.only(wanted) for run in self.joined))
 
     def to_dataframe(self) -> Any:
         """A pandas DataFrame, one row per record and stage; QuestprofError without pandas.

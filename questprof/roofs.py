@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from questprof.structs import Struct
+from questprof.structs import Sample, Struct
 
 Operation = Literal["read", "copy"]
 Unit = Literal["tensor cores", "CUDA cores", "CPU"]
@@ -23,7 +23,7 @@ class Bandwidth(Struct, frozen=True):
     """The kernel, the fastest of those tried at this size."""
     working_set_bytes: int
     """Distinct bytes of one pass: all read, or for a copy half of them read and half written."""
-    samples_gb_s: tuple[float, ...]
+    samples_gb_s: tuple[Sample, ...]
     """Bytes read and written a second, 1e9 of them."""
 
 
@@ -39,7 +39,7 @@ class FlopRate(Struct, frozen=True):
     """What was computed, for example `8192 x 8192 x 8192`."""
     flops: int
     """Operations of one launch; a fused multiply-add is two."""
-    samples_tflop_s: tuple[float, ...]
+    samples_tflop_s: tuple[Sample, ...]
     """1e12 operations a second."""
 
 
@@ -49,7 +49,7 @@ class Launch(Struct, frozen=True):
     name: str
     launches: int
     """Launches a sample is the mean of."""
-    samples_us: tuple[float, ...]
+    samples_us: tuple[Sample, ...]
     kind: LaunchKind = ""
 
 

@@ -14,6 +14,8 @@ from typing import Literal
 from questprof.model import Check, Point, SingleSteps, StageTiming, Status
 from questprof.samples import quantile, tail
 
+FEWEST_SAMPLES = 3
+"""Fewer say nothing of how far apart they lie."""
 STEADY_SPREAD = 3.0
 """90th over 10th percentile up to which samples are evidence: beyond it something else ran on the machine."""
 
@@ -56,8 +58,15 @@ class Stat:
 
     @property
     def steady(self) -> bool:
-        """Whether the samples lie close enough together for their median to mean something."""
-        return self.p90 <= STEADY_SPREAD * self.p10
+        """Whether there are enough samples, close enough together, for their median to mean something."""
+        return not self.doubt
+
+    @property
+    def doubt(self) -> str:
+        """Why the median means nothing, as in "samples too few"; '' where it does."""
+        if self.num_samples < FEWEST_SAMPLES:
+            return "too few"
+        return "" if self.p90 <= STEADY_SPREAD * self.p10 else "too far apart"
 
 
 @dataclass(frozen=True)
@@ -149,8 +158,8 @@ class Row:
 
     @property
     def warm(self) -> tuple[str, ...]:
-        """Stages of the table whose samples are labelled warm where cold was wanted."""
-        return tuple(stage for stage, state in self.cache_states.items() if state == "warm")
+        """Which of `dense` and `quest` are times of a cache, where those of memory were wanted."""
+        return tuple(stage for stage, state in self.cache_states.items() if state != "cold")
 
     @property
     def usable(self) -> bool:
@@ -160,9 +169,10 @@ class Row:
 
     @property
     def unsteady(self) -> str:
-        """Which side's samples spread too widely for a verdict, `dense` or `Quest`; '' when neither does."""
+        """Whose samples allow no verdict and why, as in "Quest samples too far apart"; '' for neither's."""
         sides = {"dense": self.fastest.stat if self.fastest else None, "Quest": self.stats.get("quest")}
-        return next((side for side, stat in sides.items() if stat and not stat.steady), "")
+        doubts = (f"{side} samples {stat.doubt}" for side, stat in sides.items() if stat and stat.doubt)
+        return next(doubts, "")
 
     @property
     def dense_backend(self) -> str | None:

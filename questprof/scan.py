@@ -43,11 +43,17 @@ def point_key(point: Point, **neutral: Any) -> bytes:
 def scan_rows(profile: Profile) -> tuple[Row, ...]:
     """One Row per sweep record of policy `quest` or `quest-open`, whatever its status, in profile order.
 
+    Of a joined profile the rows of each of its runs: a ratio and a floor never are of two runs.
+
     Dense records are matched on what a dense pass depends on: not on policy, budget, queries, backend or
     summary; those timed beside the point, in the block of its summary layout, go before others. Of several
     records of one baseline the last counts. The ceiling is the largest streaming read of the run: of the
     header, and of the records' calibration.
     """
+    return tuple(row for run in profile.runs for row in _run_rows(run))
+
+
+def _run_rows(profile: Profile) -> tuple[Row, ...]:
     dense: dict[tuple[str, bytes], dict[str, Record]] = {}
     for record in profile.records:
         if record.kind == "sweep" and record.point.policy == "dense":

@@ -17,11 +17,14 @@ from types import TracebackType
 from typing import IO, Any
 
 import msgspec
+from msgspec.structs import replace
 
+from questprof.collecting import uncollected
 from questprof.errors import Exit, QuestprofError
 from questprof.files import cannot_write, check_regular, output_exists
 from questprof.model import SCHEMA_VERSION, Environment, Header, Profile, Record, validate_shape
-from questprof.structs import Struct, canonical_json
+from questprof.structs import Struct, canonical_json, hash_text
+from questprof.unchecked import without_unchecked
 
 _SEAL = re.compile(rb',"crc32":(\d+)\}$')
 _UNREADABLE = (ValueError, msgspec.DecodeError, RecursionError)
@@ -34,6 +37,15 @@ class _Version(msgspec.Struct):
     schema_version: int
 
 
+class _Written(msgspec.Struct):
+    """Of a record its point as it stands in the file."""
+
+    point: msgspec.Raw
+
+
+_decode_written = msgspec.json.Decoder(_Written).decode
+
+
 def seal(value: Struct) -> bytes:
     """One line: the canonical JSON of `value` with its crc32 as last field, and a newline."""
     _refuse_non_finite(msgspec.to_builtins(value), type(value).__name__)
@@ -43,7 +55,7 @@ def seal(value: Struct) -> bytes:
 
 def unseal(line: bytes) -> bytes:
     """The JSON of a sealed line; ValueError when the seal is missing or does not fit."""
-    match = _SEAL.search(line)
+    match = _SEAL.match(line, max(0, line.rfind(b',"crc32":')))
     if not match:
         raise ValueError("it has no crc32 at its end (cut short, or rewritten by another program)")
     body = line[: match.start()] + b"}"
@@ -150,8 +162,10 @@ def lock(file: IO[bytes], path: Path) -> None:
 def read_profile(path: Path, *, skip_corrupt: bool = False) -> Profile:
     """The profile at `path`.
 
-    A torn last line is a warning. A corrupt line elsewhere raises QuestprofError naming its
-    number, or is a warning with `skip_corrupt`. A newer schema and an unreadable file raise too.
+    A torn last line is a warning. A corrupt line elsewhere raises QuestprofError naming its number, or is a
+    warning with `skip_corrupt`; a line with a sample that no clock reads is one. A newer schema and an
+    unreadable file raise too. Every record has the id that its point has now, whatever the file says, and
+    times whose results nobody checked are left out with a warning: what is read is the same for all commands.
     """
     try:
         data = path.read_bytes()
@@ -164,10 +178,24 @@ def read_profile(path: Path, *, skip_corrupt: bool = False) -> Profile:
     if not lines:
         raise not_a_profile(path, "it has no complete first line")
     header = _read_header(path, lines[0])
-    records, warnings = [], []
-    for number, outcome in _read_records(lines[1:]):
+    with uncollected():
+        records, warnings = _sort_out(path, _read_records(lines[1:]), skip_corrupt)
+    if torn:
+        warnings.append(
+            f"{path}: the last line is torn (the run was killed while writing it) and is left out"
+        )
+    return Profile(header, tuple(records), tuple(warnings), path.name)
+
+
+def _sort_out(
+    path: Path, outcomes: Iterable[tuple[int, Record | Exception]], skip_corrupt: bool
+) -> tuple[list[Record], list[str]]:
+    """The records of the lines, and what there is to say of the others."""
+    records, warnings, unchecked = list[Record](), list[str](), 0
+    for number, outcome in outcomes:
         if isinstance(outcome, Record):
-            records.append(outcome)
+            records.append(without_unchecked(outcome))
+            unchecked += records[-1] is not outcome
         elif skip_corrupt:
             warnings.append(f"{path}: line {number} skipped: {outcome}")
         else:
@@ -176,11 +204,12 @@ def read_profile(path: Path, *, skip_corrupt: bool = False) -> Profile:
                 str(outcome),
                 "Restore it, or read the rest: report, compare, predict and export take --skip-corrupt.",
             )
-    if torn:
+    if unchecked:
         warnings.append(
-            f"{path}: the last line is torn (the run was killed while writing it) and is left out"
+            f"{path}: {unchecked} of {len(records)} records hold times and no check of what was timed: their "
+            "times are left out"
         )
-    return Profile(header, tuple(records), tuple(warnings), path.name)
+    return records, warnings
 
 
 def other_environment(path: Path, theirs: Environment, ours: Environment) -> QuestprofError:
@@ -227,17 +256,26 @@ def _read_header(path: Path, line: bytes) -> Header:
 def _read_records(lines: list[bytes]) -> Iterator[tuple[int, Record | Exception]]:
     for number, line in enumerate(lines, start=2):
         try:
-            yield number, _valid(_decode_record(unseal(line)))
+            body = unseal(line)
+            yield number, _valid(_decode_record(body), body)
         except (QuestprofError, *_UNREADABLE) as error:
             yield number, error
 
 
-def _valid(record: Record) -> Record:
-    """`record` itself; QuestprofError or ValueError when its shape cannot be or its id is another point's."""
+def _valid(record: Record, body: bytes) -> Record:
+    """`record` with the id of its point; `body` is its JSON.
+
+    QuestprofError or ValueError when its shape or a sample cannot be, or its id is another point's. An id is
+    of a point's JSON, which wrote some defaults out that are left out now: both are right.
+    """
     validate_shape(record.point.shape)
-    if record.point_id != record.point.point_id:
+    point_id = record.point.point_id
+    if record.point_id == point_id:
+        return record
+    written = msgspec.json.decode(_decode_written(body).point)
+    if record.point_id != hash_text(msgspec.json.encode(written, order="sorted")):
         raise ValueError(f"its point_id {record.point_id} is not that of its point")
-    return record
+    return replace(record, point_id=point_id)
 
 
 def _refuse_non_finite(value: Any, where: str) -> None:

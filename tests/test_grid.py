@@ -22,6 +22,7 @@ from questprof.grid import (
     resolve_shape,
 )
 from questprof.model import Point, shape_presets
+from questprof.store import read_profile
 from questprof.structs import canonical_json
 
 
@@ -54,7 +55,8 @@ def test_parse_sizes(text: str, sizes: tuple[int, ...]) -> None:
         ("0..8k", "doubled"),
         ("", "not a whole number"),
         ("8k,,9k", "not a whole number"),
-        ("2k..8k:+0", "nearest"),
+        ("2k..8k:+0", "its step is 0"),
+        ("2k..2k:+0", "its step is 0"),
     ],
 )
 def test_parse_sizes_refuses(text: str, says: str) -> None:
@@ -84,7 +86,7 @@ def test_presets_have_sources() -> None:
 
 def test_overrides_rename_the_shape() -> None:
     shape = resolve_shape("llama-3.1-8b", kv_dtype="fp16", heads=16)
-    assert (shape.name, shape.num_qo_heads, shape.num_kv_heads) == ("llama-3.1-8b*", 16, 16)
+    assert (shape.name, shape.num_qo_heads, shape.num_kv_heads) == ("llama-3.1-8b*", 16, 8)
     kept = resolve_shape("llama-3.1-8b", kv_dtype="fp16", summary_dtype="fp16")
     assert (kept.name, kept.group_size, kept.summary_dtype) == ("llama-3.1-8b", 4, "")
 
@@ -162,6 +164,31 @@ def test_missing_config_and_unknown_preset(tmp_path: Path) -> None:
     with pytest.raises(QuestprofError) as caught:
         resolve_shape("llama-9", kv_dtype="fp16")
     assert "llama-2-7b" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "heads"),
+    [
+        ("llama-3.1-8b", {"heads": 64}, (64, 8)),
+        ("llama-3.1-8b", {"heads": 8}, (8, 8)),
+        ("llama-3.1-8b", {"heads": 4, "kv_heads": 4}, (4, 4)),
+        ("llama-3.1-8b", {"heads": 16, "kv_heads": 2}, (16, 2)),
+        ("llama-3.1-8b", {"kv_heads": 4}, (32, 4)),
+        ("llama-2-7b", {"heads": 16}, (16, 16)),  # each query head has a KV head of its own
+        ("llama-2-7b", {"kv_heads": 8}, (32, 8)),
+        ("llama-2-7b", {"head_dim": 64}, (32, 32)),
+        ("smollm2-135m", {"heads": 3}, (3, 3)),
+    ],
+)
+def test_the_kv_heads_of_a_shape_stay(name: str, overrides: dict[str, int], heads: tuple[int, int]) -> None:
+    found = resolve_shape(name, kv_dtype="fp16", **overrides)  # type: ignore[arg-type]
+    assert (found.num_qo_heads, found.num_kv_heads) == heads
+
+
+@pytest.mark.parametrize("heads", [4, 7, 12])
+def test_query_heads_that_do_not_divide_among_the_kv_heads_are_refused(heads: int) -> None:
+    with pytest.raises(QuestprofError, match=f"{heads} query heads do not divide into 8 KV heads"):
+        resolve_shape("llama-3.1-8b", kv_dtype="fp16", heads=heads)
 
 
 def test_heads_that_do_not_divide() -> None:
@@ -340,7 +367,7 @@ def test_the_id_of_a_point_is_that_of_its_decoded_self() -> None:
 
 
 def test_the_default_grid_has_the_ids_that_kept_profiles_hold() -> None:
-    """The id of llama-2-7b at 2k, budget 1024 in profiles/ since the first of them."""
+    """Options as typed name the points of llama-2-7b at 2k, budget 1024, that profiles/ holds as read."""
     (block,) = plan_blocks(
         _grid(
             lengths=(2048,),
@@ -353,7 +380,10 @@ def test_the_default_grid_has_the_ids_that_kept_profiles_hold() -> None:
             page_orders=check_names("shuffled", "page order"),
         )
     )
-    assert [p.point_id for p in block.points] == ["8403f5c89c04d499", "38aba12a7878f164", "00fe767c928b74b4"]
+    kept = read_profile(Path(__file__).parents[1] / "profiles" / "h200" / "first-kernels.jsonl")
+    assert [p.point_id for p in block.points] == [
+        r.point_id for r in kept.records if r.point.seq_len == 2048 and r.point.token_budget in (0, 1024)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -377,3 +407,20 @@ def test_each_shape_gets_the_layout_that_is_faster_for_it(
 def test_every_backend_there_is_can_be_asked_for() -> None:
     assert set(_LOADERS) <= set(CHOICES["backend"])
     assert set(QUEST_BACKENDS) <= set(CHOICES["backend"])
+
+
+def test_a_folder_stands_for_the_config_in_it(tmp_path: Path) -> None:
+    config = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 64, "num_hidden_layers": 3}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shape = resolve_shape(str(tmp_path), kv_dtype="fp16")
+    assert (shape.num_qo_heads, shape.num_kv_heads, shape.head_dim, shape.num_layers) == (6, 2, 64, 3)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(QuestprofError, match=r"cannot read .*empty/config.json"):
+        resolve_shape(str(tmp_path / "empty"), kv_dtype="fp16")
+
+
+def test_a_wrong_name_is_told_what_every_command_takes() -> None:
+    with pytest.raises(QuestprofError, match="there is no preset of that name") as refused:
+        resolve_shape("nope", kv_dtype="fp16")
+    assert "--" not in refused.value.fix
+    assert refused.value.fix.endswith("or name a Hugging Face config.json.")

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from profiles import CPU
 from questprof.errors import Exit, QuestprofError
-from questprof.model import SCHEMA_VERSION, Header, Point, Record, Shape
+from questprof.model import SCHEMA_VERSION, Ceiling, Check, Header, Point, Record, Shape, SingleSteps
 from questprof.store import (
     ProfileWriter,
     read_profile,
@@ -27,7 +28,8 @@ HEADER = Header(SCHEMA_VERSION, CPU, "questprof sweep", "2026-01-01T00:00:00+00:
 
 def _record(length: int, **changes: object) -> Record:
     point = Point(shape=SHAPE, seq_len=length, token_budget=1024, device="cpu")
-    fields: dict[str, object] = {"times_us": {"quest": (1.5, 2.5)}, **changes}
+    checks = (Check("attend", "after", 0.5, 1.0),)
+    fields: dict[str, object] = {"times_us": {"quest": (1.5, 2.5)}, "checks": checks, **changes}
     return Record("sweep", point, point.point_id, CPU.env_id, "ok", **fields)  # type: ignore[arg-type]
 
 
@@ -231,3 +233,56 @@ def test_a_run_that_fails_before_its_header_leaves_no_file(tmp_path):
     with pytest.raises(KeyboardInterrupt), ProfileWriter(path, force=True):  # the old one is not gone yet
         raise KeyboardInterrupt
     assert read_profile(path).header == HEADER
+
+
+IMPOSSIBLE = (-5.0, 0.0, 5e-324, 1e300)
+
+
+def _sealed(path: Path, *records: Record, header: Header = HEADER) -> Path:
+    path.write_bytes(seal(header) + b"".join(map(seal, records)))
+    return path
+
+
+@pytest.mark.parametrize("us", IMPOSSIBLE)
+@pytest.mark.parametrize("where", ["times", "single steps", "calibration"])
+def test_a_sample_that_no_clock_reads_is_a_corrupt_line(tmp_path: Path, us: float, where: str) -> None:
+    """Every command reads here: none shows, exports or judges what the file says."""
+    changes: dict[str, dict[str, object]] = {
+        "times": {"times_us": {"quest": (1.5, us, 2.5)}},
+        "single steps": {"single_steps": {"quest": SingleSteps((1.5, us), 1, 1, "cold")}},
+        "calibration": {"calibration": (Ceiling("read", 1, (10.0, us)),)},
+    }
+    path = _sealed(tmp_path / "odd.jsonl", _record(2048), _record(4096, **changes[where]), _record(8192))
+    with pytest.raises(QuestprofError, match="line 3 is corrupt") as caught:
+        read_profile(path)
+    assert f"Expected `float` {'<=' if us > 1 else '>='} " in caught.value.why
+    kept = read_profile(path, skip_corrupt=True)
+    assert [record.point.seq_len for record in kept.records] == [2048, 8192]
+    assert "line 3 skipped" in kept.warnings[0]
+
+
+@pytest.mark.parametrize("gb_s", IMPOSSIBLE)
+def test_a_ceiling_that_no_clock_reads_is_refused(tmp_path: Path, gb_s: float) -> None:
+    header = replace(HEADER, ceilings=(Ceiling("read", 1 << 30, (10.0, gb_s)),))
+    with pytest.raises(QuestprofError) as caught:
+        read_profile(_sealed(tmp_path / "odd.jsonl", _record(2048), header=header))
+    assert (
+        "$.ceilings[0].samples_gb_s" in caught.value.why or "$.ceilings[...].samples_gb_s" in caught.value.why
+    )
+
+
+def test_samples_at_the_ends_of_a_clock_are_read(tmp_path: Path) -> None:
+    ends = _record(2048, times_us={"quest": (1e-9, 1e15)})
+    assert read_profile(_sealed(tmp_path / "ends.jsonl", ends)).records == (ends,)
+
+
+def test_times_that_nobody_checked_are_left_out(tmp_path: Path) -> None:
+    """Whatever status the file claims; a record of another kind is checked otherwise, or not at all."""
+    bare, step = _record(2048, checks=()), _record(4096, checks=())
+    step = replace(step, kind="amdahl")
+    refused = _record(8192, checks=(), times_us={})
+    found = read_profile(_sealed(tmp_path / "bare.jsonl", bare, step, refused, _record(1024)))
+    assert found.records[1:] == (step, refused, _record(1024))
+    assert (found.records[0].status, found.records[0].times_us) == ("unavailable", {})
+    assert "not checked" in found.records[0].reason
+    assert "1 of 4 records hold times and no check" in found.warnings[0]

@@ -9,7 +9,7 @@ import math
 
 from msgspec.structs import replace
 
-from questprof.structs import Struct, canonical_json
+from questprof.structs import ByValue, canonical_json
 
 FORMAT_VERSION = 1
 CAPTURE_KEY = "questprof_capture"
@@ -23,7 +23,7 @@ Span = tuple[str, int, int]
 """A name, the first token and the last (both in it)."""
 
 
-class CaptureHeader(Struct, frozen=True):
+class CaptureHeader(ByValue, frozen=True):
     """One trace: whose, of which text, in which shape, and where to look. Positions and spans are in tokens.
 
     The query at position t sees the keys 0..t of every layer stored: layers that see less are left out.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from questprof.counters.statuses import CountStatus
 from questprof.counts import Calibration, Source, StageCount, UnmappedProof
-from questprof.structs import Struct
+from questprof.structs import ByValue
 
 
-class Counted(Struct, frozen=True):
+class Counted(ByValue, frozen=True):
     """What one source says of one point; `reason` tells what `status` means, or why there are no counts.
 
     The real ids and queries give `union_ratio` and `sign_share`, with which the ledger is compared.

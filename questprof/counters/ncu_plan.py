@@ -15,7 +15,7 @@ import msgspec
 from questprof.counters.ncu_csv import Row
 from questprof.counters.statuses import CountStatus
 from questprof.model import Point
-from questprof.structs import Struct
+from questprof.structs import ByValue, Struct
 
 DOMAIN = "questprof"
 """NVTX domain of every range."""
@@ -28,7 +28,7 @@ NOT_COUNTED = "copy or fill by the driver, not counted"
 Mode = Literal["isolated", "pipelined"]
 
 
-class Request(Struct, frozen=True, tag="request"):
+class Request(ByValue, frozen=True, tag="request"):
     """One run of the worker. `limit_s`: it ends itself after so long, whatever became of its parents."""
 
     points: tuple[Point, ...]
@@ -48,7 +48,7 @@ class Range(Struct, frozen=True, tag="range"):
     kernels: tuple[str, ...] | None = None
 
 
-class Measured(Struct, frozen=True, tag="point"):
+class Measured(ByValue, frozen=True, tag="point"):
     """One point behind its ranges, which are named by their numbers in the plan."""
 
     point_id: str

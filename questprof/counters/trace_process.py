@@ -16,7 +16,7 @@ import msgspec
 
 from questprof.counters import Counted
 from questprof.model import Point
-from questprof.structs import Struct
+from questprof.structs import ByValue
 
 NUM_WORKERS = 4
 """Workers that the kernels of a trace are planned for: enough that splits and their merge take part."""
@@ -28,7 +28,7 @@ LAST_LINES = 3
 """Lines of what a crashed child wrote last that its reason quotes."""
 
 
-class Order(Struct, frozen=True):
+class Order(ByValue, frozen=True):
     """What a child is asked, as JSON on its standard input; `stream` of trace.py says what each means."""
 
     points: tuple[Point, ...]

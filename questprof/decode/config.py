@@ -16,7 +16,7 @@ from questprof.decode.hf_config import from_hf
 from questprof.decode.rope import RopeScaling
 from questprof.errors import QuestprofError
 from questprof.model import Shape
-from questprof.structs import Struct
+from questprof.structs import ByValue
 from questprof.units import dtype_bytes
 
 WEIGHT_FORMATS = ("fp16", "bf16", "fp32", "int4")
@@ -28,7 +28,7 @@ SCALE_BYTES = 2
 Device = Literal["cpu", "cuda"]
 
 
-class ModelConfig(Struct, frozen=True):
+class ModelConfig(ByValue, frozen=True):
     """The sizes of a Llama-like model; names as in the tool's shapes, others as in a config.json."""
 
     name: str

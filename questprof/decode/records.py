@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from questprof.structs import Struct
+from questprof.structs import ByValue, Struct, TimeDifference
 
 PartName = Literal[
     "embed", "norm", "qkv", "rope", "append", "score", "select", "attend", "dense", "out_proj", "ffn", "head",
@@ -29,7 +29,7 @@ Method = Literal["activity trace", "leave-one-out", "clock"]
 """How parts were timed: kernels of traced replays, graphs that lack a part, or a clock around each (CPU)."""
 
 
-class DecodeSetup(Struct, frozen=True):
+class DecodeSetup(ByValue, frozen=True):
     """What is asked of a decode step beyond the attention point; a field of the point, so that ids differ."""
 
     model: str
@@ -47,7 +47,7 @@ class PartTime(Struct, frozen=True):
 
     part: PartName
     method: Method
-    samples_us: tuple[float, ...]
+    samples_us: tuple[TimeDifference, ...]
     launches: int = 0
 
 

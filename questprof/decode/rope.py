@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from questprof.structs import Struct
+from questprof.structs import ByValue
 
 
-class RopeScaling(Struct, frozen=True):
+class RopeScaling(ByValue, frozen=True):
     """How positions are stretched by `factor`; the other fields belong to kind llama3."""
 
     kind: Literal["linear", "llama3"]

@@ -12,17 +12,52 @@ from questprof.model import Profile
 def merge_profiles(profiles: Sequence[Profile]) -> tuple[Profile, ...]:
     """`profiles` with those of one environment and disjoint points joined, in the order of their first.
 
-    A joined profile has all ceilings, so that the largest streaming read of any shard is the floor of all,
-    and all commands and names. Profiles that measured a point twice are different runs and stay apart.
+    A joined profile keeps its runs apart, so that a ratio and its floor are of one run, and has all commands,
+    ceilings and names. Profiles that measured a point twice are different runs and stay apart. Which join
+    does not depend on the order given: those with most timed points come first, of several the earliest.
     """
-    groups: list[list[Profile]] = []
-    for profile in profiles:
-        home = next((group for group in groups if _joins(profile, group)), None)
+    groups: list[list[int]] = []
+    for index in sorted(range(len(profiles)), key=lambda index: rank(profiles[index])):
+        home = next((g for g in groups if _joins(profiles[index], [profiles[i] for i in g])), None)
         if home is None:
-            groups.append([profile])
+            groups.append([index])
         else:
-            home.append(profile)
-    return tuple(map(_joined, groups))
+            home.append(index)
+    return tuple(_joined([profiles[index] for index in group]) for group in sorted(map(sorted, groups)))
+
+
+def without_copies(profiles: Sequence[Profile]) -> tuple[tuple[Profile, ...], tuple[str, ...]]:
+    """`profiles` without those whose records another one holds as well, and what was left out in words.
+
+    A copy says nothing that the run itself does not: compared with it, everything would be the same.
+    """
+    kept, said = [], []
+    for index, profile in enumerate(profiles):
+        others = (
+            other
+            for place, other in enumerate(profiles)
+            if place != index and _holds(other, profile) and (place < index or not _holds(profile, other))
+        )
+        if (source := next(others, None)) is None:
+            kept.append(profile)
+        else:
+            of = source.name if source.name != profile.name else "a profile of its own name"
+            said.append(f"{profile.name or 'a profile'} is left out: {of or 'another one'} holds its records")
+    return tuple(kept), tuple(said)
+
+
+def _holds(one: Profile, other: Profile) -> bool:
+    """Whether `other` is of the same start as `one`, and its records, of which there are some, are too."""
+    if one.header.started_at != other.header.started_at or not 0 < len(other.records) <= len(one.records):
+        return False
+    known = {record.key: record for record in one.records}
+    return all(known.get(record.key) == record for record in other.records)
+
+
+def rank(profile: Profile) -> tuple[int, str, str, str]:
+    """What comes first when profiles are joined, whatever the order in which they are given."""
+    timed = sum(record.kind == "sweep" for record in profile.records)
+    return -timed, profile.header.started_at, profile.name, profile.header.command
 
 
 def _joins(profile: Profile, group: Sequence[Profile]) -> bool:
@@ -44,11 +79,12 @@ def _joined(group: Sequence[Profile]) -> Profile:
         command=" ; ".join(dict.fromkeys(profile.header.command for profile in group)),
         started_at=min(profile.header.started_at for profile in group),
         ceilings=tuple(ceiling for profile in group for ceiling in profile.header.ceilings),
-        roofs=next((profile.header.roofs for profile in group if profile.header.roofs), None),
+        roofs=next((one.header.roofs for one in sorted(group, key=rank) if one.header.roofs), None),
     )
     return Profile(
         header,
         tuple(record for profile in group for record in profile.records),
         tuple(warning for profile in group for warning in profile.warnings),
         " + ".join(profile.name for profile in group),
+        tuple(group),
     )
