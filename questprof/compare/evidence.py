@@ -16,6 +16,8 @@ from questprof.compare.student import student_test
 from questprof.rows import STEADY_SPREAD
 from questprof.samples import LEVEL, depth, mann_whitney, quantile, sign_test
 
+Side = Literal["same", "within spread", "faster", "slower"]
+"""`within spread`: not the same, and less than two runs of one code lie apart."""
 MACHINE_DRIFT: Final = 0.1
 """Relative difference of the streaming reads of two loops up to which they met the same machine: the loops of
 profiles/h200/grid.jsonl and grid-again.jsonl read within 1 % of each other; of the CPU's in
@@ -42,25 +44,32 @@ class Evidence(NamedTuple):
     """How much longer the streaming read of the new loop took than that of the base loop."""
     independent: float = math.inf
     """How many independent rounds tell as much as those taken; inf between two runs, which have no rounds."""
+    spreads: tuple[float, float] = (0.0, 0.0)
+    """How far the samples of each side lie apart, as `apart` has it."""
 
-    def side(self, margin: float) -> Literal["same", "faster", "slower"] | None:
-        """Where the interval lies: within `margin`, past `beyond` on one side, or (None) neither.
+    def side(self, threshold: float, margin: float) -> Side | None:
+        """Where the interval lies: within `threshold`, then `margin`, past `beyond`, or (None) nowhere.
 
-        Within `margin` only an interval that holds the ratio with LEVEL says anything; beyond it p does.
+        `margin`: how far two runs of one code lie apart, at least `threshold`, which it is inside one loop.
+        Within either only an interval that holds the ratio with LEVEL says anything; beyond it p does.
         """
-        if self.low >= 1 / (1 + margin) and self.high <= 1 + margin:
-            return "same" if self.coverage >= LEVEL else None
+        if self._within(margin):
+            inner: Side = "same" if self._within(threshold) else "within spread"
+            return inner if self.coverage >= LEVEL else None
         if self.low > 1 + self.beyond:
             return "slower"
         return "faster" if self.high < 1 / (1 + self.beyond) else None
+
+    def _within(self, share: float) -> bool:
+        return self.low >= 1 / (1 + share) and self.high <= 1 + share
 
     def doubt(self) -> str:
         """Why no verdict may rest on these samples, '' when one may."""
         taken = min(len(self.base), len(self.new))
         if depth(taken)[1] < LEVEL or (self.independent == math.inf and self.coverage < LEVEL):
             return f"too few samples: {taken}"
-        for name, ranked in (("base", self.base), ("new", self.new)):
-            if 1 + apart(ranked) > STEADY_SPREAD:
+        for name, spread in zip(("base", "new"), self.spreads, strict=True):
+            if 1 + spread > STEADY_SPREAD:
                 return f"the samples of {name} lie too far apart"
         if not 1 / (1 + MACHINE_DRIFT) <= self.machine <= 1 + MACHINE_DRIFT:
             return f"the streaming read of its loop takes {self.machine:.2f}x as long: another machine state"
@@ -92,9 +101,10 @@ def paired(base: Sequence[float], new: Sequence[float], margin: float, rho: floa
         p = _p(ratios, 1 + margin, share)
     elif high < 1 / (1 + margin):
         p = _p([1 / ratio for ratio in ratios], 1 + margin, share)
+    ranked = sorted(base), sorted(new)
     return Evidence(
-        base=sorted(base),
-        new=sorted(new),
+        base=ranked[0],
+        new=ranked[1],
         ratio=median(ratios),
         low=low,
         high=high,
@@ -102,6 +112,7 @@ def paired(base: Sequence[float], new: Sequence[float], margin: float, rho: floa
         p=p,
         beyond=margin,
         independent=share * size,
+        spreads=(apart(ranked[0]), apart(ranked[1])),
     )
 
 
@@ -123,7 +134,8 @@ def unpaired(base: Sequence[float], new: Sequence[float], margin: float, machine
     They must differ by more than `margin` and than samples within either lie apart, raw and over `machine`.
     """
     base, new = sorted(base), sorted(new)
-    beyond = max(margin, apart(base), apart(new))
+    spreads = apart(base), apart(new)
+    beyond = max(margin, *spreads)
     level = math.sqrt(LEVEL)
     (out_base, reached_base), (out_new, reached_new) = depth(len(base), level), depth(len(new), level)
     low = new[out_new] / base[len(base) - 1 - out_base] / max(1.0, machine)
@@ -136,7 +148,8 @@ def unpaired(base: Sequence[float], new: Sequence[float], margin: float, machine
         scale = (1 + beyond) / min(1.0, machine)
         p = 2 * mann_whitney([scale * us for us in new], base).p
     coverage = reached_base * reached_new
-    return Evidence(base, new, median(new) / median(base), low, high, coverage, min(p, 1.0), beyond, machine)
+    ratio, p = median(new) / median(base), min(p, 1.0)
+    return Evidence(base, new, ratio, low, high, coverage, p, beyond, machine, spreads=spreads)
 
 
 def apart(samples: Sequence[float]) -> float:

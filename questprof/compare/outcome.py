@@ -11,7 +11,8 @@ from questprof.errors import Exit
 from questprof.model import Point
 from questprof.samples import LEVEL
 
-Verdict = Literal["same", "faster", "slower", "undecided"]
+Verdict = Literal["same", "within spread", "faster", "slower", "undecided"]
+"""`within spread`: a difference that two runs of one code show as well, so that it may be one or none."""
 ERROR_RATE: Final = 1 - LEVEL
 """Share of comparisons of equal code in which any stage may be called faster or slower."""
 
@@ -32,9 +33,9 @@ class Comparison(msgspec.Struct, frozen=True):
     coverage: float
     """Probability with which the interval holds the ratio; of `independent` rounds where it is paired."""
     margin: float
-    """Relative difference up to which two figures are the same."""
+    """Relative difference up to which two runs of one code lie apart; inside one loop the threshold."""
     beyond: float
-    """Relative difference from which they differ: the margin, in two runs at least their samples' spread."""
+    """The row's limit, which a difference exceeds: `margin`, in two runs at least their samples' spread."""
     paired: bool
     num_samples: tuple[int, int]
     verdict: Verdict
@@ -45,7 +46,7 @@ class Comparison(msgspec.Struct, frozen=True):
     machine: float = 1.0
     """How much longer the streaming read of the new loop took than that of the base loop."""
     why: str = ""
-    """Why it is undecided."""
+    """Why it is undecided or within the spread."""
     cache_state: str = "cold"
 
 
@@ -73,13 +74,16 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> Verdict:
-        """Slower where any stage is or a point turned wrong, then undecided, then faster, then same."""
+        """Slower where any stage is or a point turned wrong, then undecided, faster, within spread, same."""
         found = {one.verdict for one in self.comparisons} | {one.counts_as for one in self.skipped}
-        order: tuple[Verdict, ...] = ("slower", "undecided", "faster")
+        order: tuple[Verdict, ...] = ("slower", "undecided", "faster", "within spread")
         return next(
             (verdict for verdict in order if verdict in found), "same" if self.comparisons else "undecided"
         )
 
     def exit_status(self, undecided: int = Exit.INCONCLUSIVE) -> int:
-        """0 same or faster, 1 slower or wrong, `undecided` otherwise."""
+        """0 same, faster or within the spread, 1 slower or wrong, `undecided` otherwise.
+
+        Between two runs short stages leave the threshold without a cause: that is no finding, and fails none.
+        """
         return {"slower": int(Exit.CHECK_FAILED), "undecided": undecided}.get(self.verdict, int(Exit.OK))

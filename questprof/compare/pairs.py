@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
@@ -20,6 +20,8 @@ from questprof.structs import canonical_json
 MACHINE_FIELDS: Final = ("device", "device_name", "driver", "cuda", "num_workers", "last_level_cache_bytes")
 """What must agree between two runs; versions and commit may differ, as they are what one compares."""
 NOTED_FIELDS: Final = ("versions", "commit", "python", "platform")
+TIMED: Final = ("sweep", "amdahl")
+"""Kinds of record that hold times; bytes and recall are not compared."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,6 @@ class Pairs:
     names: tuple[str, str] = ("base", "new")
 
 
-@dataclass(frozen=True)
-class _Looseness:
-    """What points may differ in, and how that reads; the strictest that matches anything is taken."""
-
-    says: str
-    neutral: Callable[[Point], Point] = field(default=lambda point: point)
-
-
 def _without_dtype(point: Point) -> Point:
     shape = replace(point.shape, kv_dtype="", summary_dtype="")
     return replace(point, shape=shape, device="cuda", variant="")
@@ -70,21 +64,28 @@ def _without_shape(point: Point) -> Point:
     return _without_dtype(replace(point, shape=shape))
 
 
-_LOOSER: Final = (
-    _Looseness("points match but for dtype and device", _without_dtype),
-    _Looseness("points match but for shape, dtype and device", _without_shape),
-)
+_LOOSER: Final = (_without_dtype, _without_shape)
+"""What points may differ in; the strictest that matches anything is taken."""
+_SET_ASIDE: Final[dict[str, Callable[[Point], object]]] = {
+    "shape": lambda point: replace(point.shape, kv_dtype="", summary_dtype=""),
+    "dtype": lambda point: (point.shape.kv_dtype, point.shape.effective_summary_dtype),
+    "device": lambda point: point.device,
+    "variant": lambda point: point.variant,
+}
+"""What `_LOOSER` sets aside, in words."""
 
 
 def across(base: Profile, new: Profile, *, force: bool = False) -> Pairs:
     """Pairs of two runs, matched by point; of several records of one point the last counts, which is noted.
 
-    Raises QuestprofError for another device, driver or machine, and for profiles that share no point;
-    with `force` those become notes, and points are matched without dtype, then without shape.
+    Raises QuestprofError for a profile that times nothing, for another device, driver or machine, and for
+    profiles that share no point. With `force` the last two become notes, and points are matched without
+    dtype, then without shape.
     """
     names = (base.name or "base", new.name or "new")
     if names[0] == names[1]:
         names = (f"{names[0]} (base)", f"{names[1]} (new)")
+    base, new = _timed(base), _timed(new)
     sides = (base.records, new.records)
     notes = [_machines(base, new, force), _noted(base, new), *_repeats(sides, names)]
     found = _match(*sides, lambda point: point, names)
@@ -97,9 +98,10 @@ def across(base: Profile, new: Profile, *, force: bool = False) -> Pairs:
 def within(profile: Profile, base: str, new: str) -> Pairs:
     """Pairs of backends `base` and `new` inside one profile: points equal but for backend and variant.
 
-    Raises QuestprofError when a name is not in the profile, when both are the same, or when the two share
-    no point.
+    Raises QuestprofError when the profile times nothing, when a name is not in it, when both are the same,
+    or when the two share no point.
     """
+    profile = _timed(profile)
     known = dict.fromkeys(record.point.backend for record in profile.records)
     for name in (base, new):
         if name not in known:
@@ -124,6 +126,31 @@ def within(profile: Profile, base: str, new: str) -> Pairs:
 def refuse_other_machine(base: Profile, new: Profile) -> None:
     """QuestprofError unless both profiles were measured on machines that agree in MACHINE_FIELDS."""
     _machines(base, new, False)
+
+
+def _timed(profile: Profile) -> Profile:
+    """`profile` with the records that times belong to; QuestprofError when there are none among others."""
+    kept = tuple(record for record in profile.records if record.kind in TIMED)
+    if profile.records and not kept:
+        kinds = ", ".join(sorted({record.kind for record in profile.records}))
+        raise QuestprofError(
+            f"{profile.name or 'a profile'} cannot be compared",
+            f"it holds no times (its records are of kind {kinds})",
+            "Name profiles that `questprof sweep` or `questprof amdahl` wrote.",
+        )
+    return replace(profile, records=kept)
+
+
+def refuse_strangers(baselines: Sequence[Profile]) -> None:
+    """QuestprofError where a further baseline times no point of the first: it shows no spread of it."""
+    first = {(r.kind, r.point_id) for r in _timed(baselines[0]).records if r.times_us}
+    for other in baselines[1:]:
+        if not any(r.times_us and (r.kind, r.point_id) in first for r in _timed(other).records):
+            raise QuestprofError(
+                f"--also {other.name}",
+                f"it times no point of {baselines[0].name or 'BASE'}, and says nothing of its spread",
+                "Name other runs of the code of BASE.",
+            )
 
 
 def refuse_repeats(baselines: Sequence[Profile], new: Profile) -> None:
@@ -181,19 +208,28 @@ def _repeats(sides: Iterable[Sequence[Record]], names: tuple[str, str]) -> list[
 
 
 def _forced_match(base: Profile, new: Profile, force: bool, names: tuple[str, str]) -> tuple[Pairs, str]:
-    for looser in _LOOSER:
-        found = _match(base.records, new.records, looser.neutral, names)
+    for neutral in _LOOSER:
+        found = _match(base.records, new.records, neutral, names)
         shared = found.pairs or found.unclear
         if shared and force:
-            return found, f"forced: {looser.says}"
+            return found, f"forced: {_but_for(found)}"
         if shared:
             raise QuestprofError(
                 f"cannot compare {names[0]} with {names[1]}",
-                f"they share no point; {looser.says}",
+                f"they share no point; {_but_for(found)}",
                 "Measure the same grid twice, or compare anyway with --force.",
             )
     empty = [name for name, side in zip(names, (base, new), strict=True) if not side.records]
     raise _nothing_shared(" and ".join(names), empty)
+
+
+def _but_for(found: Pairs) -> str:
+    """`points match but for dtype and device`: what differs between the points that face each other."""
+    facing = [(pair.base.point, pair.new.point) for pair in found.pairs]
+    facing += [(b.point, n.point) for unclear in found.unclear for b in unclear.base for n in unclear.new]
+    differ = (name for name, of in _SET_ASIDE.items() if any(of(base) != of(new) for base, new in facing))
+    most, _, last = ", ".join(differ).rpartition(", ")
+    return f"points match but for {most}{' and ' * bool(most)}{last}"
 
 
 def _nothing_shared(what: str, empty: Sequence[str] = ()) -> QuestprofError:
@@ -203,7 +239,7 @@ def _nothing_shared(what: str, empty: Sequence[str] = ()) -> QuestprofError:
 
 def _machines(base: Profile, new: Profile, force: bool) -> str:
     """How the machines differ where that matters, '' when they agree; QuestprofError unless forced."""
-    differ = _differences(base.header.environment, new.header.environment, MACHINE_FIELDS)
+    differ = differences(base.header.environment, new.header.environment, MACHINE_FIELDS)
     if differ and not force:
         raise QuestprofError(
             f"cannot compare {base.name} with {new.name}",
@@ -214,11 +250,11 @@ def _machines(base: Profile, new: Profile, force: bool) -> str:
 
 
 def _noted(base: Profile, new: Profile) -> str:
-    differ = _differences(base.header.environment, new.header.environment, NOTED_FIELDS)
+    differ = differences(base.header.environment, new.header.environment, NOTED_FIELDS)
     return f"differing: {differ}" if differ else ""
 
 
-def _differences(one: Environment, other: Environment, fields: Sequence[str]) -> str:
+def differences(one: Environment, other: Environment, fields: Sequence[str]) -> str:
     """`field: a -> b` for each of `fields` that differs; of a mapping only the entries that do."""
     said = []
     for name in fields:

@@ -45,6 +45,18 @@ class Spread(msgspec.Struct, frozen=True):
         """The relative difference for `stage`, which takes `us`: e.g. 0.03 for 3 %."""
         return self.by_stage.get(stage, self.stated + self.floor_us / us)
 
+    def describe(self, stage: str, us: float) -> str:
+        """The margin in words: `3% + 0.5 us (28%)`, `6.3% as the baselines measure it`."""
+        margin = format_share(self.margin(stage, us))
+        if stage in self.by_stage:
+            return f"{margin} as the baselines measure it"
+        return f"{format_share(self.stated)} + {self.floor_us:g} us ({margin})" if self.floor_us else margin
+
+
+def format_share(value: float) -> str:
+    """A relative difference in two digits: 0.02 -> `2%`, 0.3 -> `30%`."""
+    return f"{100 * value:.2g}%" if value < 1 else f"{100 * value:.0f}%"
+
 
 def spread_of(baselines: Sequence[Profile], stated: float | None = None) -> Spread:
     """From LEAST_RUNS baselines on measured, otherwise stated: `stated`, or what STATED has for the device.

@@ -14,16 +14,21 @@ from rich.text import Text
 
 from questprof import terminal
 from questprof.compare.outcome import ERROR_RATE, Comparison, Outcome, Verdict
-from questprof.compare.verdicts import FEWER, format_number, format_share
+from questprof.compare.spread import format_share
+from questprof.compare.verdicts import FEWER, format_number
 from questprof.model import Point
 from questprof.points import labels
 from questprof.samples import LEVEL
 from questprof.units import format_us
 
-ORDER: Final[tuple[Verdict, ...]] = ("slower", "faster", "undecided", "same")
-STYLES: Final[dict[Verdict, str]] = {"slower": "red", "faster": "green", "undecided": "yellow", "same": ""}
-COLUMNS: Final = ("point", "stage", "base us", "new us", "new / base", f"{LEVEL:.0%} interval", "verdict", "")
-"""Columns that no row exceeds."""
+ORDER: Final[tuple[Verdict, ...]] = ("slower", "faster", "undecided", "within spread", "same")
+STYLES: Final[dict[Verdict, str]] = {"slower": "red", "faster": "green", "undecided": "yellow"}
+COLUMNS: Final = (
+    "point", "stage", "base us", "new us", "new / base", f"{LEVEL:.0%} interval", "limit", "verdict", "why",
+)  # fmt: skip
+"""Columns that no row exceeds; `limit` is what a difference must exceed to be called one."""
+NUMBERS: Final = range(2, 7)
+VERDICT: Final = 7
 LONG_US: Final = 10.0
 """Stages from this length on are counted where the agreement of two runs is stated: those of
 profiles/h200/grid.jsonl and grid-again.jsonl agree to 1.3 % from there on, shorter ones to 10 %."""
@@ -74,9 +79,10 @@ def _levels(outcome: Outcome) -> str:
         return "no stage was timed on both sides"
     how = "round by round in one loop" if paired == total else f"{paired} of {total} stages in one loop"
     how = how if paired else "not taken in turn, in two runs or two loops"
+    apart = "; beyond that and up to its limit a stage is within spread" if outcome.spread else ""
     return (
-        f"samples {how}; differences below {format_share(outcome.threshold)} "
-        f"are the same; where nothing has changed, at most {ERROR_RATE:.0%} of such comparisons call any of "
+        f"samples {how}; same: the whole interval lies within {format_share(outcome.threshold)}{apart}; "
+        f"where nothing has changed, at most {ERROR_RATE:.0%} of such comparisons call any of "
         f"their {format_number(total, 'stage')} faster or slower (Holm){_assumed(outcome)}"
     )
 
@@ -106,10 +112,10 @@ def _spread(outcome: Outcome) -> str:
     assert spread is not None
     if spread.by_stage:
         each = ", ".join(f"{stage} {format_share(value)}" for stage, value in spread.by_stage.items())
-        return f"between runs, measured from {spread.num_runs} baselines: {each}; less is never a difference"
+        return f"between runs, measured from {spread.num_runs} baselines: {each}; less is not told from none"
     floor = f" + {spread.floor_us:g} us" if spread.floor_us else ""
     return (
-        f"between runs, stated: {format_share(spread.stated)}{floor}; less is never a difference "
+        f"between runs, stated: {format_share(spread.stated)}{floor}; less is not told from none "
         "(three or more baselines with --also measure it; one run that times both sides needs none)"
     )
 
@@ -158,6 +164,7 @@ def _cells(one: Comparison, name: str) -> tuple[str, ...]:
         format_us(one.new_us),
         f"{one.ratio:.3f}x",
         f"{one.low:.3f} to {one.high:.3f}",
+        format_share(one.beyond),
         one.verdict,
         plain(one.why),
     )
@@ -168,10 +175,10 @@ def table(outcome: Outcome, *, everything: bool = False) -> tuple[Table, str]:
     rows, more = _rows(outcome, None if everything else TABLE_ROWS)
     found = Table(pad_edge=False, padding=(0, 1, 0, 0), box=None, header_style="bold")
     for index, column in enumerate(COLUMNS):
-        found.add_column(column, justify="right" if 2 <= index <= 5 else "left", no_wrap=True)
+        found.add_column(column, justify="right" if index in NUMBERS else "left", no_wrap=True)
     for one, cells in rows:
         found.add_row(
-            *(Text(cell, style=STYLES[one.verdict] if i == 6 else "") for i, cell in enumerate(cells))
+            *(Text(cell, style=STYLES.get(one.verdict, "") * (i == VERDICT)) for i, cell in enumerate(cells))
         )
     return found, f"{format_number(more, 'more row')} with --all" if more else ""
 
@@ -190,7 +197,7 @@ def markdown(outcome: Outcome, *, everything: bool = False) -> str:
     rows, more = _rows(outcome, None if everything else MARKDOWN_ROWS)
     lines = [f"### questprof compare: {outcome.verdict}", "", _escape(headline(outcome)), ""]
     if rows:
-        lines += [_line([*COLUMNS[:-1], "why"]), "|---|---|---:|---:|---:|---:|---|---|"]
+        lines += [_line(COLUMNS), "|---|---|---:|---:|---:|---:|---:|---|---|"]
         lines += [_line([_escape(cell) for cell in cells]) for _, cells in rows]
     lines += ["", f"{format_number(more, 'more row')}."] if more else []
     lines += ["", *(f"- {_escape(text)}" for text in statements(outcome))]

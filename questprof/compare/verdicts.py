@@ -1,4 +1,4 @@
-"""Same, faster, slower or undecided: every stage of every pair of records, from their raw samples.
+"""Same, within spread, faster, slower, undecided: every stage of every pair of records, from raw samples.
 
 Pure. Two sides timed in turn in one loop are compared round by round, by the median of the ratios, the sign
 test and Student's t; rounds that resemble the ones before count as fewer. Two runs are compared by the ratio
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -24,7 +24,7 @@ from questprof.compare.evidence import Evidence, paired, unpaired
 from questprof.compare.likeness import Rounds, likenesses
 from questprof.compare.outcome import ERROR_RATE, Comparison, Outcome, Skipped, Verdict
 from questprof.compare.pairs import Pair, Pairs, Unclear
-from questprof.compare.spread import Spread
+from questprof.compare.spread import Spread, format_share
 from questprof.model import Record
 from questprof.samples import LEVEL, holm
 
@@ -38,7 +38,7 @@ COMPARED: Final = ("ok", "unstable")
 
 
 def compare(pairs: Pairs, spread: Spread, threshold: float = DEFAULT_THRESHOLD) -> Outcome:
-    """Judge every stage that both records of a pair have. `threshold` 0.02: below 2 % is the same."""
+    """Judge every stage that both records of a pair have. `threshold` 0.02: within 2 % is the same."""
     unfit = [_unfit(pair) for pair in pairs.pairs]
     fit = [pair for pair, skipped in zip(pairs.pairs, unfit, strict=True) if not skipped]
     alike = _alike(fit) if pairs.one_run else {}
@@ -126,16 +126,30 @@ def _stages(
         if not (base and new):
             continue
         if (rho := alike.get((id(pair), stage))) is not None:
-            found.append(_comparison(pair, stage, paired(base, new, threshold, rho), threshold, True))
+            one = paired(base, new, threshold, rho)
+            found.append(_comparison(pair, stage, one, _Limits(threshold, threshold), True))
         else:
             margin = max(threshold, spread.margin(stage, median(base)))
-            found.append(_comparison(pair, stage, unpaired(base, new, margin, machine), margin, False))
+            limits = _Limits(threshold, margin, spread)
+            found.append(_comparison(pair, stage, unpaired(base, new, margin, machine), limits, False))
     return found
 
 
-def _comparison(pair: Pair, stage: str, found: Evidence, margin: float, in_one_loop: bool) -> Comparison:
-    side = found.side(margin)
+class _Limits(NamedTuple):
+    """Relative differences: up to which a stage is the same, and up to which runs of one code lie apart."""
+
+    threshold: float
+    margin: float
+    spread: Spread | None = None
+    """Where the margin comes from; None inside one loop."""
+
+
+def _comparison(pair: Pair, stage: str, found: Evidence, limits: _Limits, in_one_loop: bool) -> Comparison:
+    side, margin = found.side(limits.threshold, limits.margin), limits.margin
     why = _state(pair, stage) or found.doubt() or ("" if side else _neither(found, margin))
+    verdict: Verdict = "undecided" if why or not side else side
+    if verdict == "within spread" and limits.spread:
+        why = f"within the spread between runs, {limits.spread.describe(stage, median(found.base))}"
     timing = pair.new.timing.get(stage)
     return Comparison(
         point=pair.base.point,
@@ -150,8 +164,8 @@ def _comparison(pair: Pair, stage: str, found: Evidence, margin: float, in_one_l
         beyond=found.beyond,
         paired=in_one_loop,
         num_samples=(len(found.base), len(found.new)),
-        verdict="undecided" if why or not side else side,
-        p=1.0 if why else found.p,
+        verdict=verdict,
+        p=1.0 if verdict == "undecided" else found.p,
         independent=found.independent if in_one_loop else None,
         machine=found.machine,
         why=why,
@@ -184,11 +198,6 @@ def _counted(rounds: int, independent: float) -> str:
 def format_number(count: int, noun: str) -> str:
     """`1 stage`, `2 stages`."""
     return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def format_share(value: float) -> str:
-    """A relative difference in two digits: 0.02 -> `2%`, 0.3 -> `30%`."""
-    return f"{100 * value:.2g}%" if value < 1 else f"{100 * value:.0f}%"
 
 
 def _controlled(judged: Sequence[Comparison]) -> list[Comparison]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from questprof.compare.outcome import Comparison, Outcome
 from questprof.compare.pairs import across
-from questprof.compare.spread import spread_of
+from questprof.compare.spread import format_share, spread_of
 from questprof.compare.text import ORDER, headline, statements
 from questprof.compare.verdicts import compare
 from questprof.crossover.tables import MEASURED
@@ -44,7 +44,7 @@ def build(profiles: Sequence[Profile], prefix: str, lines: Lines) -> tuple[Block
     panel = _panel(f"{prefix}-1", outcome, lines)
     intro = (
         f"Base: {outcome.names[0]}. New: {outcome.names[1]}. A ratio above 1 is slower. An interval that "
-        "reaches both sides of what counts as the same leaves a stage undecided."
+        "reaches both sides of the limit leaves a stage undecided."
     )
     verdict = Verdict("Two runs compared", (f"{headline(outcome)}.",))
     more = len(outcome.comparisons) - MOST_ROWS
@@ -100,6 +100,7 @@ def _table(found: Sequence[Comparison], names: dict[int, str]) -> dict[str, Any]
         f"new, us\n{MEASURED}",
         "new / base",
         "interval",
+        "limit",
         "verdict",
     ]
     return table([*heads, "why"], [_row(one, names[id(one)]) for one in ordered])
@@ -113,6 +114,7 @@ def _row(one: Comparison, name: str) -> list[Cell]:
         number(one.new_us, format_us),
         number(one.ratio, lambda value: f"{value:.3f}x"),
         Cell(f"{one.low:.3f} to {one.high:.3f}"),
+        Cell(format_share(one.beyond)),
         Cell(one.verdict),
         Cell(one.why),
     ]

@@ -51,6 +51,18 @@ def test_exit_statuses(tmp_path: Path, us: float, status: int) -> None:
     assert _compare(base, new, "--between-runs", "0.5")[0] == 0
 
 
+def test_a_slowdown_within_the_spread_is_not_called_the_same(tmp_path: Path) -> None:
+    """1.2 us over 1 us: on a GPU two runs of one code may lie 0.5 us + 3 % apart, so that nobody knows."""
+    base, new = _run(tmp_path / "base.jsonl", 1.0), _run(tmp_path / "new.jsonl", 1.2)
+    status, text = _compare(base, new)
+    assert status == 0
+    assert "new.jsonl against base.jsonl: within spread; of 4 comparisons 4 within spread" in text
+    assert "within the spread between runs, 3% + 0.5 us (53%)" in text
+    found = json.loads(_compare(base, new, "--json")[1])
+    assert found["counts"]["same"] == 0
+    assert [row["beyond"] for row in found["comparisons"]] == pytest.approx([0.53] * 4)
+
+
 def test_undecided_has_its_own_status(tmp_path: Path) -> None:
     few = _write(tmp_path / "few.jsonl", profile(record(1024, {"score": [1.0] * 3})))
     assert [_compare(few, few, *o)[0] for o in ((), ("--undecided", "pass"), ("--undecided", "fail"))] == [
@@ -100,12 +112,35 @@ def test_baselines_measure_the_spread(tmp_path: Path) -> None:
         ["{run}", "{other}", "--also", "{other}"],
         ["{run}", "{other}", "--also", "{third}", "--also", "{third}"],
         ["{run}", "--base", "base", "--new", "base"],
+        ["{bytes}", "{bytes}"],
+        ["{run}", "{bytes}"],
+        ["{bytes}", "--base", "questprof", "--new", "triton"],
+        ["{run}", "{other}", "--also", "{bytes}"],
+        ["{run}", "{other}", "--also", "{elsewhere}"],
     ],
 )
 def test_what_makes_no_comparison_is_a_usage_error(tmp_path: Path, arguments: list[str]) -> None:
     paths = {"run": _run(tmp_path / "run.jsonl", 1.0), "cpu": _run(tmp_path / "cpu.jsonl", 1.0, CPU)}
     paths |= {"other": _run(tmp_path / "other.jsonl", 1.1), "third": _run(tmp_path / "third.jsonl", 1.2)}
+    untimed = [replace(record(k * 1024, {}), kind="bytes", env_id=GPU.env_id) for k in (1, 2)]
+    elsewhere = replace(record(1 << 20, {"score": [1.0] * 20}), env_id=GPU.env_id)
+    paths["bytes"] = _write(tmp_path / "bytes.jsonl", profile(*untimed))
+    paths["elsewhere"] = _write(tmp_path / "elsewhere.jsonl", profile(elsewhere))
     assert _compare(*(argument.format(**paths) for argument in arguments))[0] == 2
+
+
+def test_a_profile_without_times_is_named_for_what_it_is(tmp_path: Path) -> None:
+    """The kept byte counts: nothing of them is timed, on any side and as no baseline."""
+    kept = Path(__file__).parents[2] / "profiles" / "h200"
+    pair = (kept / "grid.jsonl", kept / "grid-again.jsonl")
+    for arguments in ((kept / "bytes.jsonl",) * 2, (*pair, "--also", kept / "bytes.jsonl")):
+        status, text = _compare(*arguments)
+        assert status == 2
+        assert "bytes.jsonl" in text
+        assert "holds no times (its records are of kind bytes)" in text
+    status, text = _compare(*pair, "--also", kept / "amdahl-llama-2-7b.jsonl")
+    assert status == 2
+    assert "--also amdahl-llama-2-7b.jsonl: it times no point of grid.jsonl" in text
 
 
 def test_other_machines_by_force(tmp_path: Path) -> None:
@@ -176,6 +211,6 @@ def test_ten_thousand_records_load_in_a_second_and_compare_in_three(large: Path)
     outcome = compare(across(base, base), spread_of([base]))
     compared = time.process_time()
     assert len(outcome.comparisons) > 10_000
-    assert {one.verdict for one in outcome.comparisons} <= {"same", "undecided"}
+    assert {one.verdict for one in outcome.comparisons} <= {"same", "within spread", "undecided"}
     assert loaded - started < 1
     assert compared - loaded < 3 - 2 * (loaded - started)  # both profiles loaded within the three seconds

@@ -48,6 +48,10 @@ def test_everything_that_must_be_said_is_said() -> None:
     said = "\n".join(statements(_outcome()))
     assert "at most 5% of such comparisons call any of their 3 stages faster or slower (Holm)" in said
     assert "between runs, stated: 3%" in said
+    assert (
+        "same: the whole interval lies within 2%; beyond that and up to its limit a stage is within spread"
+        in said
+    )
     assert "medians within 2% in 66.7% of the 3 stages of 10 us and more" in said
     assert "only in a.jsonl: 1m/1k quest" in said
     assert "only in b.jsonl: 2m/1k quest" in said
@@ -74,7 +78,7 @@ def test_many_reasons_are_not_a_page() -> None:
 def test_the_table_shows_what_differs_first_and_cuts_nothing() -> None:
     lines = _table(_outcome(60)).splitlines()
     assert lines[1].split()[:6] == ["1k/1k", "score", "100", "150", "1.500x", "1.500"]
-    assert lines[1].split()[8] == "slower"
+    assert lines[1].split()[8:10] == ["3%", "slower"]
     assert "20 more rows with --all" in lines
     assert len(_table(_outcome(60), everything=True).splitlines()) > 60
 
@@ -86,7 +90,7 @@ def test_markdown_is_one_screen() -> None:
     assert sum(line.startswith("|") for line in lines) == 2 + 15
     assert "185 more rows." in lines
     cells = {line.count("|") for line in lines if line.startswith("|")}
-    assert cells == {9}
+    assert cells == {10}
 
 
 @pytest.mark.parametrize("name", ["<img src=x>", "a|b", "[x](http://y)", "`x`", "two\nlines", "@\x1b[31m"])
@@ -97,7 +101,7 @@ def test_names_of_a_profile_stay_text(name: str) -> None:
     outcome = compare(across(*[profile(shaped, odd)] * 2), Spread(0.03))
     text = markdown(outcome)
     assert "<" not in text.replace("&lt;", "")
-    assert {line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("|")} == {9}
+    assert {line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("|")} == {10}
     assert "](" not in text.replace("\\]\\(", "").replace("\\](", "")
     assert "\x1b" not in _table(outcome) + text
 
@@ -105,7 +109,7 @@ def test_names_of_a_profile_stay_text(name: str) -> None:
 def test_json_is_one_document_with_all_of_it() -> None:
     found = json.loads(FORMATS["json"](_outcome(), False))
     assert found["verdict"] == "slower"
-    assert found["counts"] == {"slower": 1, "faster": 0, "undecided": 0, "same": 2}
+    assert found["counts"] == {"slower": 1, "faster": 0, "undecided": 0, "within spread": 0, "same": 2}
     assert found["comparisons"][0]["ratio"] == 1.5
     assert found["false_alarm_rate"] == pytest.approx(0.05)
     assert [point["seq_len"] for point in found["only_base"]] == [1 << 20]

@@ -13,8 +13,8 @@ from questprof.samples import LEVEL
 TIMES = st.lists(st.floats(1, 1000), min_size=1, max_size=25)
 
 
-def _verdict(found: Evidence, margin: float) -> str:
-    side = found.side(margin)
+def _verdict(found: Evidence, margin: float, threshold: float | None = None) -> str:
+    side = found.side(margin if threshold is None else threshold, margin)
     return "undecided" if found.doubt() or side is None else side
 
 
@@ -138,6 +138,28 @@ def test_contention_moves_the_median_and_not_the_fastest_quarter() -> None:
         assert "fastest quarter is not slower" in found.doubt()
     mirrored = paired(crowded, base, 0.02)
     assert "fastest quarter is not faster" in mirrored.doubt()
+
+
+@given(base=TIMES, new=TIMES, margin=st.floats(0.02, 1))
+def test_same_is_only_what_lies_within_the_threshold(
+    base: list[float], new: list[float], margin: float
+) -> None:
+    """However far two runs may lie apart: a wider margin never makes anything the same."""
+    found = unpaired(base, new, margin)
+    verdict = _verdict(found, margin, 0.02)
+    if verdict == "same":
+        assert 1 / 1.02 <= found.low <= found.high <= 1.02
+    elif verdict == "within spread":
+        assert found.low < 1 / 1.02 or found.high > 1.02
+        assert 1 / (1 + margin) <= found.low <= found.high <= 1 + margin
+
+
+def test_a_difference_within_the_spread_by_hand() -> None:
+    """110 over 100 us: beyond 2 %, within 30 %; exactly 2 % and exactly 30 % are inside."""
+    base = [128.0] * 20
+    ratios = (1.0, 1.02, 1.021, 0.98, 1.1, 1.299, 1.31)
+    found = [_verdict(unpaired(base, [128 * ratio] * 20, 0.3), 0.3, 0.02) for ratio in ratios]
+    assert found == ["same", "same", *["within spread"] * 4, "slower"]
 
 
 def test_apart() -> None:

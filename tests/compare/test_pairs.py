@@ -68,17 +68,40 @@ def test_two_files_of_one_name_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "says"), [(replace(SHAPE, kv_dtype="bf16"), "but for dtype"), (GQA_SHAPE, "but for shape")]
+    ("shape", "says"),
+    [
+        (replace(SHAPE, kv_dtype="bf16"), "but for dtype"),
+        (replace(SHAPE, summary_dtype="bf16"), "but for dtype"),
+        (GQA_SHAPE, "but for shape"),
+        (replace(GQA_SHAPE, kv_dtype="bf16"), "but for shape and dtype"),
+    ],
 )
 def test_other_dtypes_and_shapes_are_refused_unless_forced(shape: Shape, says: str) -> None:
     base = _named(profile(quest(4096, US)), "a.jsonl")
     new = _named(profile(quest(4096, US, shape=shape)), "b.jsonl")
-    with pytest.raises(QuestprofError, match=f"share no point; points match {says}"):
+    with pytest.raises(QuestprofError, match=rf"share no point; points match {says}\. Measure"):
         across(base, new)
     forced = across(base, new, force=True)
     assert len(forced.pairs) == 1
     assert says in forced.notes[-1]
     assert forced.names == ("a.jsonl", "b.jsonl")
+
+
+def test_what_is_set_aside_is_what_differs() -> None:
+    """A CPU's fp32 beside a GPU's fp16: dtype and device; a variant alone is named alone."""
+    here, there = quest(4096, US), quest(4096, US, shape=replace(SHAPE, kv_dtype="fp32"), env=CPU)
+    forced = across(profile(here), profile(there, env=CPU), force=True)
+    assert forced.notes[-1] == "forced: points match but for dtype and device"
+    with pytest.raises(QuestprofError, match=r"points match but for variant\."):
+        across(profile(here), profile(quest(4096, US, variant="cuda")))
+
+
+def test_only_records_of_times_are_compared() -> None:
+    counted = replace(quest(8192, None), kind="bytes", times_us={})
+    found = across(profile(quest(4096, US), counted), profile(quest(4096, US)))
+    assert (len(found.pairs), found.only_base) == (1, ())
+    with pytest.raises(QuestprofError, match="holds no times"):
+        across(profile(quest(4096, US)), profile(counted))
 
 
 def test_nothing_in_common_is_refused_even_when_forced() -> None:

@@ -25,6 +25,12 @@ def test_few_baselines_state_it() -> None:
     assert spread_of([_run(1.0)], 0.1).margin("quest", 1.0) == 0.1
 
 
+def test_the_margin_in_words() -> None:
+    assert spread_of([_run(1.0)]).describe("score", 2.0) == "3% + 0.5 us (28%)"
+    assert Spread(0.3).describe("score", 2.0) == "30%"
+    assert Spread(0.03, {"score": 0.063}, 3, 0.5).describe("score", 2.0) == "6.3% as the baselines measure it"
+
+
 def test_three_baselines_measure_it_by_hand() -> None:
     """Log medians -0.1, 0, 0.1 have sd 0.1; two runs differ by up to t sqrt(2) 0.1 in logarithms.
 
