@@ -32,11 +32,13 @@ def questprof(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what `questprof init-kernel my_kernel.py` wrote."""
+    """A folder with what `questprof init-kernel my_kernel.py` wrote, and a wrong copy of it."""
     path = tmp_path_factory.mktemp("kernels")
     written = questprof(path, "init-kernel", "my_kernel.py")
     assert written.returncode == 0, written.stderr
     assert "questprof sweep --kernel my_kernel.py:kernel --check-only" in written.stdout
+    text = (path / "my_kernel.py").read_text()
+    (path / "unscaled.py").write_text(text.replace(" * own.shape[1] ** -0.5", ""))
     return path
 
 
@@ -48,9 +50,6 @@ def test_it_is_short_and_names_its_own_file(folder: Path) -> None:
 
 
 def test_it_passes_its_check_and_a_wrong_copy_fails(folder: Path) -> None:
-    (folder / "unscaled.py").write_text(
-        (folder / "my_kernel.py").read_text().replace(" * own.shape[1] ** -0.5", "")
-    )
     kernels = ("--kernel", "my_kernel.py:kernel", "--kernel", "bad=unscaled.py:kernel")
     done = questprof(folder, *SWEEP, *kernels, "--check-only", "--json")
     assert done.returncode == 1, done.stderr
@@ -71,7 +70,7 @@ def test_it_is_timed_and_a_wrong_copy_is_refused_a_time(folder: Path) -> None:
     kernels = ("--kernel", "mine=my_kernel.py:kernel", "--kernel", "unscaled.py:kernel")
     done = questprof(folder, *SWEEP, *TIMES, "-o", "p.jsonl", *kernels)
     assert done.returncode == 1, done.stderr
-    found = {row["point"]["backend"]: row for row in json.loads(done.stdout)["rows"]}
+    found = {row["point"].get("backend", "questprof"): row for row in json.loads(done.stdout)["rows"]}
     assert found["mine"]["status"] == "ok"
     assert found["mine"]["quest_us"] > 0
     assert found["mine"]["score_us"] is None
@@ -118,6 +117,39 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
 def test_a_name_that_no_module_has_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(QuestprofError, match="cannot write"):
         write_kernel(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["torch.py", "numpy.py", "questprof.py", "json.py", "pytest.py"])
+def test_a_name_that_hides_an_installed_module_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(QuestprofError, match="has the same name"):
+        write_kernel(tmp_path / name, force=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kernel_that_can_be_imported_is_replaced_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write_kernel(tmp_path / "kernel_of_mine.py")
+    write_kernel(tmp_path / "kernel_of_mine.py", force=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("-o z.jsonl --lengths 8k", "--lengths, -o with --check-only"),
+        ("--time 5m", "--time with --check-only"),
+        ("--dry-run", "--dry-run with --check-only"),
+        ("--kernel questprof=my_kernel.py:kernel", "a backend of the project has the name questprof"),
+        ("--kernel my_kernel.py:decode", "my_kernel already stands for my_kernel.py:kernel"),
+    ],
+)
+def test_a_check_refuses_what_it_would_not_heed(folder: Path, arguments: str, named: str) -> None:
+    kernel = ("--kernel", "my_kernel.py:kernel", "--check-only", "--device", "cpu")
+    done = questprof(folder, "sweep", *kernel, *arguments.split())
+    assert done.returncode == 2
+    assert named in done.stderr
+    assert not (folder / "z.jsonl").exists()
 
 
 def test_check_only_needs_a_kernel() -> None:

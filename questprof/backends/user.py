@@ -9,7 +9,7 @@ which maps stages to the fp32 numbers of scratch that they need, and `variant`, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from questprof.backends import load as load_backend
 from questprof.backends.user_launch import ARGUMENTS, DECODE, asked_for, clean, refuse_other_arguments
 from questprof.backends.user_module import FORM
 from questprof.errors import Exit, QuestprofError
+from questprof.printable import printable
 
 STAGES = tuple(ARGUMENTS)
 """What a stage set may hold; signatures as the project's own launchers have them."""
@@ -63,16 +64,34 @@ def register(spec: str) -> str:
     Without a NAME it is the module's. Imports the module, from the working directory too. Raises
     QuestprofError for a spec of another form, a name that is taken, and whatever `stage_set` refuses.
     """
+    sources = {name: stages.source for name, stages in _registered.items()}
+    name, source = _named(spec, sources)
+    _registered[name] = _registered.get(name) or stage_set(source)
+    return name
+
+
+def named(specs: Iterable[str]) -> dict[str, str]:
+    """`MODULE:OBJECT` by name, of every one of `specs`; nothing is imported.
+
+    QuestprofError for a spec of another form, and for a name that is taken, by the project or among them.
+    """
+    sources: dict[str, str] = {}
+    for spec in specs:
+        name, source = _named(spec, sources)
+        sources[name] = source
+    return sources
+
+
+def _named(spec: str, taken: Mapping[str, str]) -> tuple[str, str]:
+    """(name, `MODULE:OBJECT`) of `spec`; QuestprofError where its name stands for something else already."""
     name, source = split(spec)
     if name in _LOADERS:
         why = f"a backend of the project has the name {name}"
         raise QuestprofError(f"kernels {spec!r}", why, f"Take another name than {', '.join(_LOADERS)}.")
-    taken = _registered.get(name)
-    if taken and taken.source != source:
-        why = f"{name} already stands for {taken.source}"
+    if taken.get(name, source) != source:
+        why = f"{name} already stands for {taken[name]}"
         raise QuestprofError(f"kernels {spec!r}", why, "Give every stage set a name of its own: NAME=...")
-    _registered[name] = taken or stage_set(source)
-    return name
+    return name, source
 
 
 def split(spec: str) -> tuple[str, str]:
@@ -168,12 +187,13 @@ def stage_set(source: str) -> StageSet:
     if prepare is not None and not callable(prepare):
         raise QuestprofError(f"kernels {source!r}", "its prepare cannot be called", "Define prepare(cache).")
     own = given("variant", "")
+    own = " ".join(printable(own).split()) if isinstance(own, str) else ""
     return StageSet(
         source,
         {name: clean(source, name, launcher) for name, launcher in stages.items()},
         _scratch_floats(source, given("scratch_floats", None)),
-        f"{source} {own}" if isinstance(own, str) and own else source,
-        clean_prepare(source, prepare) if prepare else None,
+        f"{source} {own}".strip(),
+        clean_value(source, "prepare", prepare) if prepare else None,
         asked_for(source, stages[DECODE]) if DECODE in stages else (),
     )
 
@@ -191,17 +211,17 @@ def countable(source: str) -> StageSet:
     return stages
 
 
-def clean_prepare(source: str, prepare: Callable[..., Any]) -> Callable[..., Any]:
-    """`prepare`, whose errors name their file and line; what it returns goes to the stages."""
+def clean_value(source: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` (prepare, scratch_floats), whose errors name their file and line, and what it returns."""
     box: list[Any] = []
 
-    def made(cache: Any) -> None:
-        box[:] = [prepare(cache)]
+    def made(*arguments: Any) -> None:
+        box[:] = [function(*arguments)]
 
-    checked = clean(source, "prepare", made)
+    checked = clean(source, name, made)
 
-    def launch(cache: Any) -> Any:
-        checked(cache)
+    def launch(*arguments: Any) -> Any:
+        checked(*arguments)
         return box.pop()
 
     return launch
@@ -234,7 +254,7 @@ def _scratch_floats(source: str, found: Any) -> dict[str, Callable[..., int]]:
     if why:
         fix = "Write scratch_floats = {'attend': lambda q, cache, page_ids: 1024}."
         raise QuestprofError(f"kernels {source!r}", why, fix)
-    return dict(found or {})
+    return {name: clean_value(source, "scratch_floats", count) for name, count in (found or {}).items()}
 
 
 def _refuse_unknown(source: str, found: Mapping[Any, Any]) -> None:

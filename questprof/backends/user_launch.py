@@ -25,13 +25,14 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     DECODE: ("q", "cache", "out"),
 }
 """What every stage is called with, in this order; `most_selected` by its name."""
+_BESIDE: Final = {"prepare": ("cache",), "scratch_floats": ("q", "cache", "page_ids")}
 OFFERED: Final = ("page_ids", "select_indptr", "num_selected", "take_tail", "lse", "scratch")
 """What a decode may have beside its three: whichever of these its parameters name, by name."""
 
 
 def call_of(stage: str) -> str:
     """`score(q, cache, scores)`: how a stage is called."""
-    names = ", ".join(ARGUMENTS.get(stage, ("cache",)))
+    names = ", ".join(ARGUMENTS.get(stage) or _BESIDE[stage])
     return f"{stage}({names.replace('most_selected', '*, most_selected')})"
 
 
@@ -86,9 +87,9 @@ def clean(source: str, stage: str, launcher: Callable[..., Any]) -> Callable[...
     def launch(*arguments: Any, **options: Any) -> Any:
         try:
             returned = launcher(*arguments, **options)
-        except QuestprofError:
+        except (QuestprofError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:  # SystemExit too: a kernel ends no sweep with its own status
             if out_of_memory(error):
                 raise
             raise _raised(source, stage, error) from error
@@ -106,10 +107,12 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
-def _raised(source: str, stage: str, error: Exception) -> QuestprofError:
+def _raised(source: str, stage: str, error: BaseException) -> QuestprofError:
     reason = first_line(error)
     fix = f"It is called as {call_of(stage)}: docs/kernels.md has shapes and dtypes."
-    if "active drivers" in reason or "active driver" in reason:
+    if isinstance(error, SystemExit):
+        fix = "A kernel returns, or raises an error of its own: take out what ends the process."
+    elif "active drivers" in reason or "active driver" in reason:
         fix = "Triton compiles for a GPU alone: --check-only runs it here in the interpreter."
     elif "captur" in reason:
         fix = "A CUDA graph holds it: no .item(), .cpu() or synchronize; make what it needs in prepare."
@@ -121,13 +124,18 @@ def _returned(source: str, stage: str, returned: Any, arguments: tuple[Any, ...]
     """The output that `dense` returned instead of writing it; QuestprofError for anything else."""
     import torch
 
+    fix = "Write into the tensors it is given, and return nothing."
     what = f"a {type(returned).__name__}"
     if isinstance(returned, torch.Tensor):
         what = f"{str(returned.dtype).removeprefix('torch.')} {list(returned.shape)}"
-        out = arguments[2] if stage == "dense" else None
-        if out is not None and (returned.shape, returned.dtype) == (out.shape, out.dtype):
-            return returned
-    fix = "Write into the tensors it is given, and return nothing."
+        if stage == "dense":
+            out = arguments[2]
+            if (returned.shape, returned.dtype) == (out.shape, out.dtype):
+                return returned
+            wanted = f"{str(out.dtype).removeprefix('torch.')} {list(out.shape)}"
+            why = f"it returned {what}, and its output is {wanted}"
+            fix = f"Write into out and return nothing, or return the output, {wanted}."
+            raise QuestprofError(f"stage {stage} of {source}", why, fix, Exit.CHECK_FAILED)
     why = f"it returned {what}, which nobody reads"
     raise QuestprofError(f"stage {stage} of {source}", why, fix, Exit.CHECK_FAILED)
 

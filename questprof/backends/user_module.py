@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from questprof.errors import QuestprofError
+from questprof.printable import printable
 
 FORM = "Write [NAME=]MODULE:OBJECT, as in mine=my_kernel:stages or my_kernel.py:decode."
 
@@ -101,8 +102,8 @@ def _broken(source: str, module: str, error: BaseException) -> QuestprofError:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what `error` says."""
-    return (str(error).strip().splitlines() or ["no message"])[0]
+    """The first line of what `error` says, without control characters."""
+    return printable((str(error).strip().splitlines() or ["no message"])[0])
 
 
 def where(error: BaseException) -> str:

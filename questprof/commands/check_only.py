@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,22 @@ SHAPES = ("llama-2-7b", "llama-3.1-8b")
 TIMEOUT_S = 300.0
 KV_HEADS = 2
 """KV heads of a check, where the shape has so many: enough to tell one from another."""
+
+
+TAKEN = (
+    *("check_only", "kernel", "preset", "shape", "heads", "kv_heads", "head_dim", "dtype", "summary_dtype"),
+    *("page_sizes", "summary_layout", "policies", "device", "seed", "json"),
+)
+"""Parameters of a sweep that a check takes as well."""
+
+
+def refuse_useless(typed: Mapping[str, str]) -> None:
+    """QuestprofError for options, their spelling by parameter, that a check would leave unused."""
+    useless = [spelling for name, spelling in typed.items() if name not in TAKEN]
+    if useless:
+        why = "a check times nothing, over small caches of its own"
+        fix = f"Leave {'it' if len(useless) == 1 else 'them'} out, or --check-only."
+        raise QuestprofError(f"{', '.join(useless)} with --check-only", why, fix)
 
 
 def check_only(
@@ -43,7 +59,7 @@ def check_only(
         raise QuestprofError("--check-only", "there is no kernel to check", fix)
     chosen = settings(shapes, page_sizes, layouts, policies, device, seed)
     found = []
-    for name, source in map(user.split, specs):
+    for name, source in user.named(specs).items():
         found.append(check_kernel(name, Order(source, device, chosen), TIMEOUT_S))
     _show_json(found) if json else _show(found)
     if not all(kernel.passed for kernel in found):

@@ -23,10 +23,30 @@ def init_kernel(
     print(f"{file}\nnow: questprof sweep --kernel {file}:kernel --check-only")
 
 
+def shadowed(file: Path) -> str:
+    """The installed module that `file` would hide from whoever imports it; '' where there is none."""
+    import sys
+    from importlib.util import find_spec
+
+    if file.stem in sys.stdlib_module_names:
+        return f"Python's own module {file.stem}"
+    try:
+        spec = find_spec(file.stem)
+    except (ImportError, ValueError):
+        return ""
+    own = {file.resolve().parent, Path.cwd().resolve()}
+    if spec is None or (spec.origin and Path(spec.origin).resolve().parent in own):
+        return ""
+    return f"the installed module {file.stem}"
+
+
 def write_kernel(file: Path, *, force: bool = False) -> None:
     """Write the example to `file`; QuestprofError when it is there without `force`, or no module's name."""
     if file.suffix != ".py" or not file.stem.isidentifier():
         why = "a kernel is a Python module, which this cannot name"
+        raise QuestprofError(f"cannot write {file}", why, "Name a file like my_kernel.py.")
+    if taken := shadowed(file):
+        why = f"it would stand in the way of {taken}, which has the same name"
         raise QuestprofError(f"cannot write {file}", why, "Name a file like my_kernel.py.")
     text = TEMPLATE.read_text(encoding="utf-8").replace("my_kernel.py", str(file)).replace(MARK, "")
     try:

@@ -13,7 +13,7 @@ from questprof.kernelcheck.findings import FaultError, Place
 from questprof.kernelcheck.guarded import Guarded
 from questprof.kernelcheck.launches import Launcher
 from questprof.kernelcheck.leaks import judge_leaks
-from questprof.kernelcheck.picking import judge_ids
+from questprof.kernelcheck.picking import judge_ids, renewed
 from questprof.kernelcheck.turns import Outcome, turns
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def check_attend(stages: StageSet, stage: str, scene: Scene) -> Outcome:
-    """Attention over the reference's ids, those of the first query, with the other pages poisoned at last."""
+    """Attention over the reference's ids for the present query, with the other pages poisoned at last."""
     scene.q.copy_(scene.queries[0])
     ids = scene.page_ids(scene.scores())
     outputs, scratch = _attention_outputs(stages, stage, scene, ids)
@@ -38,8 +38,11 @@ def check_attend(stages: StageSet, stage: str, scene: Scene) -> Outcome:
         ),
         {"page_ids": ids, "select_indptr": scene.select_indptr},
     )
-    pages = _pages_of(scene, ids)
-    return _attention_turns(scene, launcher, lambda: pages, leaks=("k", "v"))
+
+    def renew(turn: int) -> None:
+        ids.copy_(scene.page_ids(scene.scores()))
+
+    return _attention_turns(scene, launcher, lambda: _pages_of(scene, ids), renew, ("k", "v"))
 
 
 def check_dense(stages: StageSet, stage: str, scene: Scene) -> Outcome:
@@ -73,11 +76,10 @@ def check_select_attend(stages: StageSet, stage: str, scene: Scene) -> Outcome:
     launcher = Launcher(stages, stage, scene, every, arguments, given)
 
     def pages() -> Pages:
-        expected = scene.page_ids(scores)
-        judge_ids(scene, ids, expected.cpu())
-        return _pages_of(scene, expected)
+        judge_ids(scene, ids, scores)
+        return _pages_of(scene, scene.page_ids(scores))
 
-    return _attention_turns(scene, launcher, pages, leaks=("k", "v"))
+    return _attention_turns(scene, launcher, pages, renewed(scene, scores), ("k", "v"))
 
 
 def check_decode(stages: StageSet, stage: str, scene: Scene) -> Outcome:
@@ -185,7 +187,11 @@ def _result(launcher: Launcher, pages: Pages) -> Result:
 
 
 def _attention_turns(
-    scene: Scene, launcher: Launcher, pages: Callable[[], Pages], leaks: tuple[str, ...] = ()
+    scene: Scene,
+    launcher: Launcher,
+    pages: Callable[[], Pages],
+    renew: Callable[[int], None] = lambda turn: None,
+    leaks: tuple[str, ...] = (),
 ) -> Outcome:
     """Judge attention over what `pages` says after each launch; then with NaN in the pages not among them."""
 
@@ -196,7 +202,7 @@ def _attention_turns(
     def judge() -> Accuracy:
         return attention.judge(scene, _result(launcher, pages()), again)
 
-    outcome = turns(scene, judge, launcher)
+    outcome = turns(scene, judge, launcher, renew)
     if leaks:
         judge_leaks(scene, launcher, pages, leaks)
     return outcome

@@ -19,6 +19,17 @@ if TYPE_CHECKING:
 
     from questprof.kernelcheck.scene import Scene
 
+IDS = "Ids are logical pages; block_table maps them, and head // group is the KV head."
+ONCE = "Every page counts once: look at the last tile of the loop, at splits and at their merge."
+SCALE = "A logit is q . k times head_dim ** -0.5; where exp2 takes it, times log2(e) as well."
+TOKENS = "The tokens of a page count alike: look at slots, masks and the running maximum."
+WHOLE = "No page is at fault alone: look at V, at the normalisation and at the dtype of out."
+TWICE = 0.05
+"""How far from two a page's weight may be, beside the others', that counts as taken twice."""
+STEEPEST = 64.0
+"""Logits up to so many times too large or too small are told from other faults."""
+EXPLAINED = 0.1
+"""Of the difference of the weights, what other logits may leave where they are its cause."""
 Row = tuple[int, int]
 Pages = Mapping[Row, "list[int] | None"]
 """Logical pages of every row; None: all."""
@@ -115,7 +126,7 @@ def _fault(
     other = next(
         (o for o in scene.rows if o != row and distance(result.out[row], expected[o][0]) <= tolerance), None
     )
-    page, said = _page(scene, row, result.pages[row], launch)
+    page, said, fix = _page(scene, row, result.pages[row], launch)
     off = distance(result.out[row], expected[row][0])
     why = f"out is off by {off:.2g} of its norm, {tolerance:.1e} is allowed"
     if not bool(result.out[row].isfinite().all()):
@@ -125,20 +136,21 @@ def _fault(
         fix = "Rows of out are [request, query head]; the KV head is head // group."
         return FaultError(why, fix, Place(*row, page))
     why += f": {said}" if said else ""
-    fix = "Ids are logical pages; block_table maps them, and head // group is the KV head."
-    if page is None:
-        fix = "No page is at fault alone: look at V, at the normalisation and at the dtype of out."
     return FaultError(why, fix, Place(*row, page))
 
 
-def _page(scene: Scene, row: Row, pages: list[int] | None, launch: Launch) -> tuple[int | None, str]:
-    """The first page whose weight is wrong, and how; (None, '') when all are right."""
+Cause = tuple[int | None, str, str]
+"""The first page whose weight is wrong (None: no single one), how it is wrong, and what to do."""
+
+
+def _page(scene: Scene, row: Row, pages: list[int] | None, launch: Launch) -> Cause:
+    """What is wrong with the weights of `row`, as a launch over one-hot values shows them."""
     import torch
 
     request, head = row
     total = scene.cache.total_pages
     if total * scene.cache.pool.num_kv_heads > scene.q.shape[-1]:
-        return None, ""
+        return None, "", WHOLE
     right = page_weights(scene, row, pages)
     with _marked(scene):
         weights = launch().out[row].double()
@@ -146,29 +158,54 @@ def _page(scene: Scene, row: Row, pages: list[int] | None, launch: Launch) -> tu
     last = first + scene.cache.num_pages[request]
     own = weights[first:last]
     if not bool(weights.isfinite().all()):
-        return None, ""
+        return None, "", WHOLE
     astray = torch.cat([weights[:first], weights[last:]])
     noticed = NOTICED * float(right.max())
     if float(astray.abs().max()) > noticed:
-        return _first_off(own, right, noticed), "it read pages of another KV head or request"
+        return _first_off(own, right, noticed), "it read pages of another KV head or request", IDS
+    page = _first_off(own, right, noticed)
+    if page is not None and (times := _steeper(scene, row, pages, own, right)):
+        said = f"{_weighs(page, own, right)}; all weigh as if logits were {times:.3g} times as large"
+        return page, said, SCALE
     return _page_of(own, right, noticed)
 
 
-def _page_of(own: torch.Tensor, right: torch.Tensor, noticed: float) -> tuple[int | None, str]:
+def _weighs(page: int, own: torch.Tensor, right: torch.Tensor) -> str:
+    return f"page {page} weighs {float(own[page]):.3g} there, float64 says {float(right[page]):.3g}"
+
+
+def _steeper(
+    scene: Scene, row: Row, pages: list[int] | None, own: torch.Tensor, right: torch.Tensor
+) -> float | None:
+    """The factor on all logits that gives the weights `own`, which are not `right`; None where none does."""
+    import torch
+
+    factors: list[float] = torch.logspace(-1, 1, 361, base=STEEPEST).tolist()  # each 2.3 % above the last
+    apart = [float((page_weights(scene, row, pages, times) - own).abs().max()) for times in factors]
+    least = min(range(len(factors)), key=apart.__getitem__)
+    explains = apart[least] <= min(NOTICED, EXPLAINED * float((right - own).abs().max()))
+    return factors[least] if explains else None
+
+
+def _page_of(own: torch.Tensor, right: torch.Tensor, noticed: float) -> Cause:
     """The first page that was left out or read in vain; else that weighs otherwise than the rest.
 
     A page left out makes all others heavier, by the same factor: that alone names no page.
     """
     for page, (ours, wanted) in enumerate(zip(own.tolist(), right.tolist(), strict=True)):
         if wanted == 0 and abs(ours) > noticed:
-            return page, f"page {page} was read, which is not among its pages"
+            return page, f"page {page} was read, which is not among its pages", IDS
         if wanted > noticed and ours == 0:
-            return page, f"page {page} was left out"
+            return page, f"page {page} was left out", ONCE
     held = right > noticed
     factor = float((own[held] / right[held]).median())
     if (off := _first_off(own, right * factor, noticed)) is not None:
-        return off, f"page {off} weighs {float(own[off]):.3g} there, float64 says {float(right[off]):.3g}"
-    return None, f"every weight is {factor:.3g} times what it should be" if abs(factor - 1) > NOTICED else ""
+        said = _weighs(off, own, right)
+        if abs(float(own[off] / (right[off] * factor)) - 2) <= TWICE:
+            return off, f"{said}: twice as much beside the others", ONCE
+        return off, said, TOKENS
+    said = f"every weight is {factor:.3g} times what it should be" if abs(factor - 1) > NOTICED else ""
+    return None, said, WHOLE
 
 
 def _first_off(own: torch.Tensor, right: torch.Tensor, noticed: float) -> int | None:
@@ -176,15 +213,18 @@ def _first_off(own: torch.Tensor, right: torch.Tensor, noticed: float) -> int | 
     return int(off[0]) if len(off) else None
 
 
-def page_weights(scene: Scene, row: Row, pages: list[int] | None) -> torch.Tensor:
-    """Softmax weight of every logical page of a row in attention over `pages`, float64 [num_pages]."""
+def page_weights(scene: Scene, row: Row, pages: list[int] | None, times: float = 1.0) -> torch.Tensor:
+    """Softmax weight of every logical page of a row in attention over `pages`, float64 [num_pages].
+
+    Of logits `times` as large as they should be.
+    """
     import torch
     from questprof_kernels import reference
 
     request, head = row
     weights = torch.zeros(scene.cache.num_pages[request], dtype=torch.float64)
     chosen = list(range(len(weights))) if pages is None else pages
-    q = scene.q[row].cpu().double() * scene.q.shape[-1] ** -0.5
+    q = scene.q[row].cpu().double() * (scene.q.shape[-1] ** -0.5 * times)
     logits = [reference.gather(scene.cache, request, scene.kv_head(head), [page])[0] @ q for page in chosen]
     shares = torch.cat(logits).softmax(0).split([len(part) for part in logits])
     for page, share in zip(chosen, shares, strict=True):

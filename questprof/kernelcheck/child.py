@@ -7,6 +7,7 @@ Nothing else is on standard output: what kernels print goes to standard error. R
 from __future__ import annotations
 
 import sys
+from itertools import chain
 
 from questprof.counters.trace_child import own_output, watch_parent
 
@@ -18,7 +19,7 @@ def main() -> None:
     import msgspec
 
     from questprof.errors import QuestprofError
-    from questprof.kernelcheck.findings import Order
+    from questprof.kernelcheck.findings import Finished, Order
 
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     if order.device == "cpu":
@@ -26,7 +27,7 @@ def main() -> None:
     from questprof.kernelcheck.run import check_stages
 
     try:
-        for said in check_stages(order):
+        for said in chain(check_stages(order), [Finished(True)]):
             lines.write(msgspec.json.encode(said) + b"\n")
             lines.flush()
     except QuestprofError as error:

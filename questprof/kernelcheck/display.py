@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from questprof.kernelcheck.findings import KernelFinding, StageFinding
+from questprof.printable import printable
 
 APPROXIMATE = "it reports no page_ids, so that nothing else is checked: its quality, not an error"
 
@@ -15,7 +16,7 @@ def print_kernels(console: Console, found: Sequence[KernelFinding]) -> None:
     """Print every kernel set, its stages by setting, and the verdict."""
     for kernel in found:
         for line in kernel_lines(kernel):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
 
 
 def kernel_lines(kernel: KernelFinding) -> list[str]:

@@ -82,6 +82,12 @@ class Began(Struct, frozen=True):
     setting: str
 
 
+class Finished(Struct, frozen=True):
+    """The last line: every stage was checked. A process that ends without it was ended by the kernel."""
+
+    finished: bool
+
+
 class KernelFinding(Struct, frozen=True):
     """All stages of one kernel set. `failure` is why there is no more, where something ended the check."""
 
@@ -98,7 +104,7 @@ class KernelFinding(Struct, frozen=True):
     @property
     def passed(self) -> bool:
         """Whether every stage ran and none failed."""
-        return not self.failure and all(stage.status != "fail" for stage in self.stages)
+        return bool(self.stages) and not self.failure and all(stage.status != "fail" for stage in self.stages)
 
 
 class FaultError(Exception):

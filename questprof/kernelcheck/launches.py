@@ -31,14 +31,21 @@ class Launcher:
     """What it is called with, given what it gets as the cache."""
     given: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Inputs beside query and cache."""
-    writes_cache: bool = False
+    reset: Callable[[], None] | None = None
+    """For a stage that writes the cache: makes it again what it was before any launch."""
+    _last: Callable[[], None] | None = None
 
-    def launch(self) -> None:
-        """Make what the stage reads anew, launch once, and see that nothing else was touched; FaultError."""
-        self._guarded(self._call(), "")
+    def launch(self, *, again: bool = False) -> None:
+        """Launch once, and see that nothing else was touched; FaultError.
 
-    def launch_in_graph(self) -> None:
-        """The same from a CUDA graph, captured and replayed after its outputs were poisoned again."""
+        What `prepare` makes is made anew, as the cache may have changed, unless the launch is one `again`.
+        """
+        if not again or self._last is None:
+            self._last = self._call()
+        self._guarded(self._last, "")
+
+    def captured(self) -> torch.cuda.CUDAGraph:
+        """A CUDA graph of the launch; FaultError where none can hold it."""
         import torch
 
         call = self._call()
@@ -52,6 +59,10 @@ class Launcher:
             cause = behind(error)
             said = cause.why if cause else (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise FaultError(f"a CUDA graph could not capture it: {said}", CAPTURED) from error
+        return graph
+
+    def replay(self, graph: torch.cuda.CUDAGraph) -> None:
+        """As `launch`, from `graph`."""
         self._guarded(graph.replay, " when a CUDA graph replays it")
 
     def allocations(self) -> int:
@@ -77,6 +88,8 @@ class Launcher:
         return call
 
     def _guarded(self, call: Callable[[], None], when: str) -> None:
+        if self.reset:
+            self.reset()
         guards = Guards(self.outputs, self._inputs())
         guards.arm()
         call()
@@ -98,4 +111,4 @@ class Launcher:
         contents = {"cache.pool.k": cache.pool.k, "cache.pool.v": cache.pool.v}
         contents["cache.pool.summary.data"] = cache.pool.summary.data
         inputs = {f"cache.{name}": tensor for name, tensor in tables.items()} | dict(self.given)
-        return inputs if self.writes_cache else inputs | contents | {"q": self.scene.q}
+        return inputs if self.reset else inputs | contents | {"q": self.scene.q}

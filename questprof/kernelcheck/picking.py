@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from questprof.backends.user import StageSet
@@ -65,7 +66,7 @@ def _judge_scores(scene: Scene, scores: Guarded) -> Accuracy:
 
 
 def check_select(stages: StageSet, stage: str, scene: Scene) -> Outcome:
-    """The ids picked from the reference's scores, which change between launches."""
+    """The ids picked from the reference's scores; after the first launch from others, of which some tie."""
     import torch
 
     scores = scene.scores()
@@ -79,19 +80,21 @@ def check_select(stages: StageSet, stage: str, scene: Scene) -> Outcome:
         {"scores": scores, "select_indptr": scene.select_indptr},
     )
 
-    def judge() -> None:
-        judge_ids(scene, ids, scene.page_ids(scores).cpu())
-
-    def turn() -> None:
-        judge()
-        scene.q.copy_(scene.queries[-1])
-        scores.copy_(scene.scores())  # the next launch selects from other scores
-
-    return turns(scene, turn, launcher)
+    return turns(scene, lambda: judge_ids(scene, ids, scores), launcher, renewed(scene, scores))
 
 
-def judge_ids(scene: Scene, ids: Guarded, expected: torch.Tensor) -> None:
-    """FaultError at the first row of `ids` that is not `expected` [num_qo_heads, select_indptr[-1]]."""
+def renewed(scene: Scene, scores: torch.Tensor) -> Callable[[int], None]:
+    """What puts the scores of the present query into `scores`: from the second turn on with ties."""
+
+    def renew(turn: int) -> None:
+        scores.copy_(scene.tied_scores() if turn else scene.scores())
+
+    return renew
+
+
+def judge_ids(scene: Scene, ids: Guarded, scores: torch.Tensor) -> None:
+    """FaultError at the first row of `ids` [num_qo_heads, select_indptr[-1]] that `scores` do not give."""
+    expected = scene.page_ids(scores).cpu()
     ours, unwritten, bounds = ids.tensor.cpu(), ids.unwritten.cpu(), scene.bounds
     for request, head in scene.rows:
         span = slice(bounds[request], bounds[request + 1])
@@ -105,10 +108,13 @@ def judge_ids(scene: Scene, ids: Guarded, expected: torch.Tensor) -> None:
                 place,
             )
         if row != right:
-            raise _wrong_ids(scene, request, head, row, right)
+            own = scores[head, scene.starts[request] : scene.starts[request + 1]].tolist()
+            raise _wrong_ids(scene, request, head, row, right, own)
 
 
-def _wrong_ids(scene: Scene, request: int, head: int, row: list[int], right: list[int]) -> FaultError:
+def _wrong_ids(
+    scene: Scene, request: int, head: int, row: list[int], right: list[int], scores: list[float]
+) -> FaultError:
     """How the ids `row` differ from `right`, and the first page that does."""
     at = next(i for i, (a, b) in enumerate(zip(row, right, strict=True)) if a != b)
     pages, missing = scene.cache.num_pages[request], [page for page in right if page not in row]
@@ -130,6 +136,9 @@ def _wrong_ids(scene: Scene, request: int, head: int, row: list[int], right: lis
         return FaultError(
             why, "With take_tail the last page is always among the K.", Place(request, head, pages - 1)
         )
-    return FaultError(
-        f"page {missing[0]} was not selected: {row}, not {right}", fix, Place(request, head, missing[0])
-    )
+    others = [page for page in row if page not in right]
+    tied = next(((a, b) for a in missing for b in others if scores[a] == scores[b]), None)
+    page, why = missing[0], f"page {missing[0]} was not selected: {row}, not {right}"
+    if tied:
+        page, why = tied[0], f"pages {tied[0]} and {tied[1]} score alike, and {tied[1]} was selected: {row}"
+    return FaultError(why, fix, Place(request, head, page))

@@ -17,6 +17,7 @@ from questprof.backends.user import IN_DECODE
 from questprof.backends.user_launch import ARGUMENTS, DECODE
 from questprof.errors import QuestprofError
 from questprof.kernelcheck.findings import KernelFinding, Order, StageFinding
+from questprof.printable import printable
 
 MODULE = "questprof.kernelcheck.child"
 LAST_LINES = 3
@@ -84,7 +85,7 @@ def _failure(
     status: int | None, said: Sequence[dict[str, Any]], errors: str, timeout_s: float
 ) -> tuple[str, str]:
     """Why the check has no end, and what to do; ('', '') when it has one."""
-    if status == 0:
+    if status == 0 and said and said[-1].get("finished"):
         return "", ""
     at = said[-1].get("began", "") if said else ""
     doing = f" in {at}" if at else " before its first stage"
@@ -94,7 +95,17 @@ def _failure(
             why,
             "Look for a loop without an end; --page-sizes and --shape choose smaller caches.",
         )
+    last = printable(" | ".join(errors.strip().splitlines()[-LAST_LINES:]))
+    if status == 0:
+        why = f"its process ended{doing} before the check was done" + (f": {last}" if last else "")
+        return why, "A kernel returns: take out what ends the process (exit, os._exit)."
     how = f"died of {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-    last = " | ".join(errors.strip().splitlines()[-LAST_LINES:])
     why = f"its process {how}{doing}" + (f": {last}" if last else "")
+    if status > 0:
+        return (
+            why,
+            "A kernel returns or raises: take out what ends the process, and look at what it said last.",
+        )
+    if status == -signal.SIGKILL:
+        return why, "Most likely memory ran out: allocate less, or give the process more."
     return why, "It most likely read or wrote outside its tensors: mask loads and stores."

@@ -26,6 +26,8 @@ WORKERS = 4
 """Workers that launches are planned for: few splits, and more than one."""
 SELECTED = 4
 """Pages selected a request, where it has so many."""
+TIED = 2
+"""Equal scores on either side of the last place of a selection."""
 LONG = 9
 """Full pages of the longest request, a partial one behind them."""
 
@@ -81,6 +83,18 @@ class Scene:
 
         scores: torch.Tensor = reference.score(self.q, self.cache)
         return scores.to(torch.float32).to(self.q.device)
+
+    def tied_scores(self) -> torch.Tensor:
+        """`scores`, of which in every row about the last place of the selection some are equal."""
+        scores = self.scores()
+        for request, head in self.rows:
+            row = scores[head, self.starts[request] : self.starts[request + 1]]
+            competing = row[: len(row) - self.setting.take_tail]
+            places = self.num_selected[request] - self.setting.take_tail
+            if 0 < places < len(competing):
+                ranked = competing.argsort(descending=True, stable=True)
+                competing[ranked[max(0, places - TIED) : places + TIED]] = competing[ranked[places]].clone()
+        return scores
 
     def page_ids(self, scores: torch.Tensor) -> torch.Tensor:
         """The reference's selection from `scores`, int32 [num_qo_heads, select_indptr[-1]]."""

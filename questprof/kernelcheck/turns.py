@@ -28,27 +28,57 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
-def turns(scene: Scene, judge: Callable[[], Accuracy | None], launcher: Launcher) -> Outcome:
-    """Launch and judge with every query, then from a graph on a GPU; the worst accuracy."""
+def turns(
+    scene: Scene,
+    judge: Callable[[], Accuracy | None],
+    launcher: Launcher,
+    renew: Callable[[int], None] = lambda turn: None,
+) -> Outcome:
+    """Launch and judge with every query, then from a graph on a GPU; the worst accuracy.
+
+    `renew(turn)` puts what else the stage reads into its tensors, other contents in every turn. What a
+    `prepare` made serves all launches, as in a sweep, and the graph is captured with the first contents.
+    """
     found: list[Accuracy] = []
-    for turn, query in enumerate(scene.queries):
-        scene.q.copy_(query)
+
+    def give(turn: int) -> None:
+        scene.q.copy_(scene.queries[turn])
+        renew(turn)
+
+    for turn in range(len(scene.queries)):
+        give(turn)
         left = {name: output.tensor.clone() for name, output in launcher.outputs.items()}
-        launcher.launch()
+        launcher.launch(again=turn > 0)
         try:
             found += filter(None, [judge()])
         except FaultError as fault:
             if turn and any(_same(left[n], output.tensor) for n, output in launcher.outputs.items()):
-                why = "it left the result of the launch before, though q has changed since"
+                why = "it left the result of the launch before, though its inputs have changed since"
+                raise FaultError(why, STALE, fault.place) from None
+            if turn and _right_anew(judge, launcher):
+                why = "it is right at the first launch over a cache, and not at the next with other inputs"
                 raise FaultError(why, STALE, fault.place) from None
             raise
     notes: tuple[str, ...] = ()
     if scene.q.is_cuda:
         if count := launcher.allocations():
             notes = (f"allocates {count} blocks a launch, which a graph keeps: use prepare or scratch",)
-        launcher.launch_in_graph()
+        give(0)
+        graph = launcher.captured()
+        give(len(scene.queries) - 1)  # what the graph holds is to read this, not what it was captured with
+        launcher.replay(graph)
         found += filter(None, [judge()])
     return Outcome(max(found, key=lambda one: one.error, default=None), notes=notes)
+
+
+def _right_anew(judge: Callable[[], Accuracy | None], launcher: Launcher) -> bool:
+    """Whether the same launch is right when all that it was prepared with is made anew."""
+    try:
+        launcher.launch()
+        judge()
+    except FaultError:
+        return False
+    return True
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -268,6 +268,51 @@ def test_what_a_stage_raises_names_its_file_and_the_call(module: ModuleType) -> 
     assert caught.value.status == Exit.CHECK_FAILED
 
 
+def leaving(*_: Any) -> None:
+    sys.exit(0)
+
+
+def test_a_kernel_that_ends_the_process_is_an_error_with_its_line(module: ModuleType) -> None:
+    """In a stage, in prepare and in scratch_floats: no sweep ends with the status of its kernel."""
+    line = leaving.__code__.co_firstlineno + 1
+    module.stages = {"score": leaving, "attend": mine_attend, "prepare": leaving,
+                     "scratch_floats": {"attend": leaving}}  # fmt: skip
+    found = user.stage_set("my_kernels:stages")
+    assert found.prepare is not None
+    for name, call in (
+        ("score", lambda: found.stages["score"](1, 2, 3)),
+        ("prepare", lambda: found.prepare(1)),  # type: ignore[misc]
+        ("scratch_floats", lambda: found.scratch_floats["attend"](1, 2, 3)),
+    ):
+        with pytest.raises(
+            QuestprofError, match=rf"it raised SystemExit: 0 \(test_user.py:{line}\)"
+        ) as caught:
+            call()
+        assert caught.value.what == f"stage {name} of my_kernels:stages"
+        assert "take out what ends the process" in caught.value.fix
+        assert caught.value.status == Exit.CHECK_FAILED
+
+
+def mine_attend(q: Any, cache: Any, page_ids: Any, select_indptr: Any, out: Any, lse: Any, s: Any) -> None:
+    pass
+
+
+def test_an_interrupt_goes_through_a_kernel(module: ModuleType) -> None:
+    def interrupted(q: Any, cache: Any, scores: Any) -> None:
+        raise KeyboardInterrupt
+
+    module.stages = {"score": interrupted}
+    with pytest.raises(KeyboardInterrupt):
+        user.stage_set("my_kernels:stages").stages["score"](1, 2, 3)
+
+
+def test_a_variant_is_one_line_that_steers_nothing(module: ModuleType) -> None:
+    module.stages = {"score": mine, "variant": "v2\n\x1b[31m fast"}
+    assert user.stage_set("my_kernels:stages").variant == "my_kernels:stages v2 ?[31m fast"
+    module.stages = {"score": mine, "variant": 7}
+    assert user.stage_set("my_kernels:stages").variant == "my_kernels:stages"
+
+
 def test_want_of_memory_stays_what_it_is(module: ModuleType) -> None:
     def hungry(*_: Any) -> None:
         raise MemoryError
@@ -295,8 +340,11 @@ def test_only_dense_may_return_its_output(module: ModuleType) -> None:
     with pytest.raises(QuestprofError, match=r"returned float32 \[2\], which nobody reads"):
         stages["append_kv"](1, 2, 3, 4)
     module.stages["dense"] = lambda *_: returned.double()
-    with pytest.raises(QuestprofError, match=r"returned float64 \[2, 3\]"):
+    with pytest.raises(
+        QuestprofError, match=r"returned float64 \[2, 3\], and its output is float32"
+    ) as wrong:
         user.stage_set("my_kernels:stages").stages["dense"](1, None, out, None, None)
+    assert "or return the output, float32 [2, 3]" in wrong.value.fix
 
 
 def test_its_own_stages_read_what_prepare_made(module: ModuleType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from types import SimpleNamespace
@@ -241,6 +242,60 @@ class _Stale:
         out.copy_(self.first[cache.batch_size])
 
 
+class _Planned:
+    """Attention over the page ids of the first launch since `prepare`, with the query of each."""
+
+    def prepare(self, cache: Any) -> Any:
+        return SimpleNamespace(cache=cache, ids=None)
+
+    def attend(self, q: Any, plan: Any, ids: Any, indptr: Any, out: Any, lse: Any, scratch: Any) -> None:
+        plan.ids = ids.clone() if plan.ids is None else plan.ids
+        attend(q, plan.cache, plan.ids, indptr, out, lse, scratch)
+
+
+class _Appended:
+    """An append of the tokens that its first launch over as many requests was given."""
+
+    def __init__(self) -> None:
+        self.first: dict[int, torch.Tensor] = {}
+
+    def append_kv(self, cache: Any, keys: Any, values: Any, new_indptr: Any) -> None:
+        append_kv(cache, self.first.setdefault(cache.batch_size, keys.clone()), values, new_indptr)
+
+
+def _higher(scores: Any, cache: Any, indptr: Any, ids: torch.Tensor, tail: bool) -> None:
+    """The pages that `select` picks, but of equal scores the higher ones."""
+    for request in range(cache.batch_size):
+        start, end = cache.kv_indptr[request : request + 2].tolist()
+        first, last = indptr[request : request + 2].tolist()
+        row = scores[:, start:end].flip(1).clone()
+        if tail:
+            row[:, 0] = torch.inf
+        best = row.argsort(dim=1, descending=True, stable=True)[:, : last - first]
+        ids[:, first:last] = (end - start - 1 - best).sort(dim=1).values
+
+
+def _twice(
+    q: Any, cache: Any, page_ids: torch.Tensor, indptr: torch.Tensor, out: Any, lse: Any, _: Any
+) -> None:
+    """Attention over the pages, the second of several once more."""
+    for request in range(cache.batch_size):
+        first, last = indptr[request : request + 2].tolist()
+        for head in range(q.shape[1]):
+            pages = torch.cat([page_ids[head, first:last], page_ids[head, first + 1 : last][:1]])
+            out[request, head], lse[request, head] = _one(q, cache, request, head, pages)
+
+
+def _raise(text: str) -> None:
+    raise ValueError(text)
+
+
+def _free_box(cache: Any) -> torch.Tensor:
+    """The boxes of a page that no request owns."""
+    owned = {page for request in range(cache.batch_size) for page in cache.physical_pages(request)}
+    return cache.pool.summary.data[:, next(p for p in range(cache.pool.num_pages) if p not in owned)]
+
+
 def _outside(q: Any, cache: Any, ids: Any, indptr: Any, out: torch.Tensor, *_: Any) -> None:
     """One element behind the output."""
     out.as_strided((1,), (1,), out.storage_offset() + out.numel()).fill_(1.0)
@@ -277,6 +332,24 @@ wrong: dict[Fault, Any] = {
     "returns": {"score": lambda q, c, s: s + 1},
     "boxes as they were": {"append": append_kv},
     "K for V": {"append_kv": lambda c, k, v, n: append_kv(c, v, k, n)},
+    "a box that append_kv changed": {
+        "append_kv": _after(append_kv, lambda c, *_: c.pool.summary.data.add_(1))
+    },
+    "a box of no request": {"append": _after(append, lambda c, *_: _free_box(c).fill_(0))},
+    "tokens of the launch before": _Appended(),
+    "ids of the launch before": _Planned(),
+    "the higher of equal pages": {"select": _higher},
+    "the higher of equal pages, fused": {
+        "select_attend": lambda s, c, n, ids, t, q, out, lse, x, *, most_selected: (
+            _higher(s, c, n, ids, t),
+            attend(q, c, ids, n, out, lse, x),
+        )[0]
+    },
+    "unscaled logits": {"attend": lambda q, c, i, n, o, lse, x: attend(q * 8, c, i, n, o, lse, x)},
+    "a page twice": {"attend": _twice},
+    "steers the terminal": {"attend": lambda *_: _raise("boom \x1b[31mred\u202e")},
+    "leaves its process": {"attend": lambda *_: sys.exit(0)},
+    "another shape returned": {"dense": lambda *_: torch.zeros(3)},
     "a decode's ids twice": {"decode": _after(decode, lambda q, c, o, ids, *_: ids[:, -1].copy_(ids[:, -2]))},
     "ids that a decode did not read": {
         "decode": _after(decode, lambda q, c, o, ids, *_: ids[2, 0].fill_(_unread(ids[2])))

@@ -10,7 +10,7 @@ from profiles import CPU
 from questprof.backends import user
 from questprof.ceilings import CpuReader
 from questprof.environment import capture
-from questprof.errors import QuestprofError
+from questprof.errors import Exit, QuestprofError
 from questprof.exports import flat_rows
 from questprof.grid import Block
 from questprof.model import Check, Header, Point, Profile, Record, Shape
@@ -97,6 +97,12 @@ def test_a_decode_whose_ids_are_not_its_own_is_refused_a_time(number: int) -> No
 def test_what_raises_ends_the_sweep_with_its_line() -> None:
     with pytest.raises(QuestprofError, match=r"it raised ZeroDivisionError.*plain_stages.py:"):
         run(f"fault_{list(wrong).index('raises')}")
+
+
+def test_what_ends_the_process_ends_the_sweep_as_a_failed_check() -> None:
+    with pytest.raises(QuestprofError, match=r"it raised SystemExit: 0 \(plain_stages.py:") as caught:
+        run(f"fault_{list(wrong).index('leaves its process')}")
+    assert caught.value.status == Exit.CHECK_FAILED
 
 
 def test_an_approximation_holds_while_it_is_finite() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import plain_stages
 import pytest
+from msgspec.structs import replace
 from plain_stages import wrong
 
+from questprof.backends import load
 from questprof.kernelcheck.findings import Order, Place, Setting, StageFinding
 from questprof.kernelcheck.run import check_stages
+from questprof.model import SummaryLayout
 
 PAGE = 8
 GROUPED = Setting(4, 2, 64, "fp32", "fp32", PAGE, "paired", take_tail=True)
@@ -53,6 +59,19 @@ def test_right_stages_pass_over_other_caches(setting: Setting) -> None:
     assert {stage.status for stage in found("right", setting)} == {"pass"}
 
 
+@pytest.mark.parametrize("layout", ["paired", "transposed"])
+def test_the_projects_own_stages_pass(
+    layout: SummaryLayout, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = load("triton", device).stages
+    stages = {name: own[name] for name in ("append", "append_kv", "select")}
+    monkeypatch.setattr(plain_stages, "own", stages, raising=False)
+    where: Literal["cuda", "cpu"] = "cuda" if device == "cuda" else "cpu"
+    order = Order("plain_stages:own", where, (replace(GROUPED, summary_layout=layout),))
+    said = [one for one in check_stages(order) if isinstance(one, StageFinding)]
+    assert [(one.stage, one.status) for one in said] == [(name, "pass") for name in stages], said
+
+
 def test_a_decode_passes_as_it_is_and_over_a_layout_of_its_own() -> None:
     assert [stage.status for stage in found("fused") + found("copied")] == ["pass", "pass"]
 
@@ -83,6 +102,10 @@ def test_a_decode_without_ids_is_approximate_and_says_how_far_off() -> None:
         ("K for V", "K of slot", 0, 8),
         ("boxes as they were", "the box of KV head 0", 0, 8),
         ("ids that a decode did not read", "page 0 was left out", 2, 0),
+        ("unscaled logits", "; all weigh as if logits were 8 times as large", 0, 0),
+        ("a page twice", ": twice as much beside the others", 0, 2),
+        ("a box that append_kv changed", "it changed the box of a page, which is append's", 0, 0),
+        ("tokens of the launch before", "K of slot 1 is not what append was given", 0, 8),
     ],
 )
 def test_a_fault_is_found_where_it_is(name: str, said: str, head: int, page: int | None) -> None:
@@ -110,12 +133,35 @@ def test_a_fault_is_found_where_it_is(name: str, said: str, head: int, page: int
         ("base-2 lse", "that is its base-2 logarithm"),
         ("not normalised", "out is off by 0.01 of its norm"),
         ("raises", "it raised ZeroDivisionError: division by zero (plain_stages.py:"),
+        ("steers the terminal", "it raised ValueError: boom ?[31mred? (plain_stages.py:"),
+        ("leaves its process", "it raised SystemExit: 0 (plain_stages.py:"),
+        ("another shape returned", "it returned float32 [3], and its output is float32 [1, 4, 64]"),
+        ("a box of no request", "it wrote into pool.summary.data at [0, "),
+        ("ids of the launch before", "it is right at the first launch over a cache, and not at the next"),
+        ("the higher of equal pages", "score alike, and"),
+        ("the higher of equal pages, fused", "score alike, and"),
         ("returns", "it returned float32 [4, 10], which nobody reads"),
         ("a decode's ids twice", "page_ids says [0, 2, 8, 8], of 10 pages"),
     ],
 )
 def test_a_fault_is_named(name: str, said: str) -> None:
     assert said in fault(name).why
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("unscaled logits", "head_dim ** -0.5"),
+        ("a page twice", "Every page counts once"),
+        ("dropped tail page", "Every page counts once"),
+        ("ids that a decode did not read", "Every page counts once"),
+        ("not normalised", "at the normalisation"),
+        ("transposed heads", "Rows of out are [request, query head]"),
+        ("pages of the first request", "block_table maps them"),
+    ],
+)
+def test_what_to_do_fits_the_fault(name: str, fix: str) -> None:
+    assert fix in fault(name).fix
 
 
 def test_a_fault_of_a_batch_is_found_in_the_request_that_shows_it() -> None:

@@ -65,6 +65,15 @@ def test_a_process_that_dies_or_hangs_says_in_which_stage(
     assert kernel_lines(found)[-1].startswith("mine: not checked to the end")
 
 
+def test_a_kernel_that_ends_its_process_well_has_not_passed(tmp_path: Path) -> None:
+    source = tmp_path / "leaving.py"
+    source.write_text("import os\n\n\ndef score(q, cache, scores):\n    os._exit(0)\n")
+    found = check(f"{source}:score")
+    assert not found.passed
+    assert found.failure == "its process ended in score before the check was done"
+    assert kernel_lines(found)[-1].startswith("mine: not checked to the end")
+
+
 def test_a_module_that_cannot_be_imported_is_an_error_of_usage(tmp_path: Path) -> None:
     source = tmp_path / "broken.py"
     source.write_text("print('noise on standard output')\nimport no_such_library\n")
