@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 from questprof.commands import decide as deciding
 from questprof.commands import options
 from questprof.commands.compare import _share as parse_share
-from questprof.errors import QuestprofError
+from questprof.errors import Exit, QuestprofError
 
 if TYPE_CHECKING:
     from questprof.decide.decision import Decision
@@ -28,6 +29,7 @@ BASELINE = Annotated[
         "Three or more measure that spread. May be repeated.",
     ),
 ]
+BASE_NAME, NEW_NAME = "base", "new"
 BASE = Annotated[str, typer.Option("--base", help="Of two --kernel: the one that is compared with.")]
 NEW = Annotated[str, typer.Option("--new", help="Of two --kernel: the one that is judged.")]
 THRESHOLD = Annotated[
@@ -47,8 +49,8 @@ SUMMARY = Annotated[
 def ci(
     baseline: BASELINE = None,
     kernel: options.STAGE_SETS = None,
-    base: BASE = "base",
-    new: NEW = "new",
+    base: BASE = BASE_NAME,
+    new: NEW = NEW_NAME,
     threshold: THRESHOLD = "2%",
     summary: SUMMARY = None,
     shape: deciding.SHAPE = None,
@@ -75,35 +77,106 @@ def ci(
     --baseline compares with a stored profile, --kernel base=... --kernel new=... inside one run; without
     either the checks of the run itself are the gate. Exit 3 when this machine cannot.
     """
-    limit = parse_share("--threshold", threshold)
-    stored = read_baselines(baseline or [])
-    one = deciding.prepare(
-        "ci", shape, traffic, batch, lengths, budget, page_size, dtype, weights, time, device, backends,
-        kernel, samples, ncu, seed, output, resume=resume, force=force, json=json,
-    )  # fmt: skip
-    sides = sides_of(one, base, new)
-    found, made = deciding.measure(one)
-    gates = gates_of(one, found, stored, sides, limit)
-    deciding.write_page(found, made, one.paths)
+    from questprof.files import check_appendable
+
+    with refusals_told(json):
+        limit = parse_share("--threshold", threshold)
+        if summary:
+            check_appendable(summary)
+        stored = read_baselines(baseline or [])
+        one = deciding.prepare(
+            "ci", shape, traffic, batch, lengths, budget, page_size, dtype, weights, time, device, backends,
+            kernel, samples, ncu, seed, output, resume=resume, force=force, json=json,
+        )  # fmt: skip
+        sides = sides_of(one, base, new)
+        foretell(stored, baseline or [], one)
+        found, made = deciding.measure(one)
+        gates = gates_of(one, found, stored, sides, limit)
+        deciding.write_page(found, made, one.paths)
+    ended = report(found, made, gates, one, json)
     if summary:
         write_summary(summary, found, made, gates)
-    report(found, made, gates, one, json)
+    if ended:
+        raise typer.Exit(ended)
+
+
+@contextmanager
+def refusals_told(json: bool) -> Iterator[None]:
+    """With `json` a QuestprofError, which goes on, is a document too: its sentence and its status."""
+    from questprof.decide.gate import refusal
+
+    try:
+        yield
+    except QuestprofError as error:
+        if json:
+            deciding.print_json(refusal(error))
+        raise
 
 
 def read_baselines(paths: Sequence[Path]) -> list[Profile]:
-    """The stored profiles; QuestprofError before anything is measured."""
+    """The stored profiles; QuestprofError before anything is measured, also for one that times no stage."""
     from questprof.store import read_profile
 
-    return [read_profile(path) for path in paths]
+    stored = [read_profile(path) for path in paths]
+    for path, profile in zip(paths, stored, strict=True):
+        if not any(record.kind == "sweep" for record in profile.records):
+            kinds = ", ".join(dict.fromkeys(record.kind for record in profile.records)) or "no record"
+            raise QuestprofError(
+                f"--baseline {path}",
+                f"it holds no point of a sweep ({kinds}), so that nothing can be compared with it",
+                "Name the ...-sweep.jsonl of an earlier run of questprof ci.",
+            )
+    return stored
+
+
+def foretell(stored: Sequence[Profile], paths: Sequence[Path], one: Run) -> None:
+    """Say before any minute is spent what no comparison will come of.
+
+    QuestprofError for a baseline of the other device. Another machine, another driver and other points are
+    said: the gate is inconclusive then, and the run may be the next baseline.
+    """
+    for path, profile in zip(paths, stored, strict=True):
+        device = profile.header.environment.device
+        if device != one.asked.device:
+            raise QuestprofError(
+                f"--baseline {path}",
+                f"it was measured on {device}, and this run is on {one.asked.device}",
+                f"Give --device {device}, or a baseline of {one.asked.device}.",
+            )
+        if why := _unlike(profile, one):
+            one.say(f"warning: --baseline {path}: {why}; the comparison with it will be inconclusive")
+
+
+def _unlike(profile: Profile, one: Run) -> str:
+    """Why `profile` will not compare with the run, as far as is known before it; '' where it will."""
+    from msgspec.structs import replace
+
+    from questprof.compare.pairs import refuse_other_machine
+    from questprof.decide.request import sweep_grid
+    from questprof.environment import capture
+    from questprof.grid import plan_blocks
+
+    here = replace(profile.header, environment=capture(one.asked.device))
+    try:
+        refuse_other_machine(profile, replace(profile, header=here))
+    except QuestprofError as error:
+        return error.why
+    asked_for = {point.point_id for block in plan_blocks(sweep_grid(one.asked)) for point in block.points}
+    shared = any(record.kind == "sweep" and record.point_id in asked_for for record in profile.records)
+    return "" if shared else "it holds none of the points that this run asks for"
 
 
 def sides_of(one: Run, base: str, new: str) -> tuple[str, str] | None:
     """The two stage sets that are compared inside the run; None without two of them.
 
-    QuestprofError where two or more are given and `base` or `new` names none of them.
+    QuestprofError where `base` or `new` names none of them, or one is named where there are no two.
     """
     known = one.asked.kernels
     if len(known) < 2:
+        if (base, new) != (BASE_NAME, NEW_NAME):
+            option = f"--base {base}" if base != BASE_NAME else f"--new {new}"
+            why = "two kernels are compared inside a run, and there are no two"
+            raise QuestprofError(option, why, "Write --kernel base=... --kernel new=..., or leave it out.")
         return None
     for option, name in (("--base", base), ("--new", new)):
         if name not in known:
@@ -142,8 +215,8 @@ def write_summary(path: Path, found: Findings, made: Decision, gates: Sequence[G
         raise cannot_write(path, error) from error
 
 
-def report(found: Findings, made: Decision, gates: Sequence[Gate], one: Run, json: bool) -> None:
-    """The verdict on stdout, then the exit status."""
+def report(found: Findings, made: Decision, gates: Sequence[Gate], one: Run, json: bool) -> Exit:
+    """The verdict on stdout; the exit status that it means."""
     from questprof.decide.document import document
     from questprof.decide.gate import VERDICTS, gate_document, status
 
@@ -155,5 +228,4 @@ def report(found: Findings, made: Decision, gates: Sequence[Gate], one: Run, jso
         for gate in gates:
             print(f"{gate.name}: {gate.text}")
         print(f"gate: {VERDICTS[status(made, gates)]}")
-    if ended := status(made, gates):
-        raise typer.Exit(ended)
+    return status(made, gates)

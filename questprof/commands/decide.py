@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -140,6 +141,7 @@ def prepare(
     from questprof.sweep.settings import Settings, rule_for
     from questprof.terminal import plain_console
 
+    started = perf_counter()
     weighed = read_traffic(traffic) if traffic else None
     asked_seconds = parse_duration(time) if time else None
     console = plain_console(stderr=json)
@@ -177,6 +179,7 @@ def prepare(
         settings=Settings(where, rule_for(where, samples, None, None, None)),
         seconds=parse_duration(default.time) if asked_seconds is None else asked_seconds,
         console=console,
+        started=started,
         kernels=user.source_of(asked.backend) if kernels else "",
         ncu=ncu,
     )

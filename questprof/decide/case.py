@@ -90,6 +90,8 @@ class Case:
     agreeing: Crossover | None = None
     """Where the query heads of a group pick the same pages; None without groups."""
     left_out: str = ""
+    warm: str = ""
+    """Where the times of attention are of a cache, not of memory: `warm at 2k, 4k`."""
 
 
 def faster_at(case: Case, length: float) -> bool:

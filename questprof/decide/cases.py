@@ -9,12 +9,12 @@ from typing import Final
 from questprof.amdahl.pairs import Pair, steps_of
 from questprof.crossover.coverage import cover
 from questprof.crossover.crossing import crossover
-from questprof.crossover.sentences import left_out_text
+from questprof.crossover.sentences import left_out_text, warm_text
 from questprof.crossover.traffic import Traffic
 from questprof.decide.case import Answer, Case, Limit, Share, largest, told_at
 from questprof.decide.evidence import Findings
 from questprof.decide.whole_step import with_steps
-from questprof.rows import STEADY_SPREAD, Row, Series
+from questprof.rows import Row, Series
 from questprof.scan import scan_rows, series
 
 ANSWERS: Final[dict[str, Answer]] = {
@@ -59,6 +59,7 @@ def _case(found: Findings, batch: int, rows: Sequence[Row], pairs: Sequence[Pair
         limit=None,
         agreeing=crossover(own["shared"]) if "shared" in own else None,
         left_out=left_out_text(crossing.left_out),
+        warm=warm_text(crossing),
         notes=()
         if crossing.steady
         else ("the speed-up crosses 1 more than once; the last crossing is told",),
@@ -68,13 +69,15 @@ def _case(found: Findings, batch: int, rows: Sequence[Row], pairs: Sequence[Pair
         attention=_attention(main, case, asked.reference),
         limit=_attention_limit(main, case, asked.reference),
     )
+    if any(pair.warm for pair in mine):
+        case = replace(case, notes=(*case.notes, "whole steps are warm: times of a cache, not of memory"))
     return with_steps(case, mine, asked.reference, asked.traffic) if mine else case
 
 
 def _no_gain(found: Findings, batch: int, measured: bool) -> str:
     """Why no time per token is told: not measured, refused by memory, or steps that would not settle."""
     if measured:
-        return f"the samples of every whole step lie more than {STEADY_SPREAD:g}x apart"
+        return "the samples of every whole step are too few or too far apart"
     refused = [
         record.reason or record.status
         for record in (found.steps.records if found.steps else ())

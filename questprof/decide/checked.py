@@ -11,7 +11,7 @@ from questprof.bytecheck.summary import LABELS
 from questprof.decide.evidence import Findings
 from questprof.errors import Exit
 from questprof.model import Profile, Record
-from questprof.rows import STEADY_SPREAD, summarise
+from questprof.rows import summarise
 from questprof.scan import scan_rows, verdict
 from questprof.units import format_count
 
@@ -76,7 +76,7 @@ def _unstable_rows(found: Findings) -> Iterator[str]:
         elif row.fastest and row.fastest.status == "unstable":
             yield f"{where}: {row.fastest.reason or 'dense did not settle'}"
         elif row.status == "ok" and row.unsteady:
-            yield f"{where}: {row.unsteady} samples lie more than {STEADY_SPREAD:g}x apart"
+            yield f"{where}: {row.unsteady}"
 
 
 def _unstable_steps(found: Findings) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _unstable_steps(found: Findings) -> Iterator[str]:
         status, reason = verdict(record)
         stat = summarise(record.times_us.get("step", ()))
         if status == "unstable" or (status == "ok" and stat and not stat.steady):
-            yield _named(record, reason or f"its samples lie more than {STEADY_SPREAD:g}x apart")
+            yield _named(record, reason or f"its samples are {stat.doubt if stat else 'missing'}")
 
 
 def has_points(profile: Profile | None) -> bool:

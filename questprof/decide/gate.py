@@ -90,12 +90,21 @@ def status(made: Decision, gates: Sequence[Gate]) -> Exit:
     )
 
 
+def next_baseline(made: Decision, gates: Sequence[Gate]) -> bool:
+    """Whether the run may be the next stored baseline: its checks hold, and what could be compared passes.
+
+    A baseline that cannot be compared with, after a new driver, is no reason to keep that one for ever.
+    """
+    return status(made, [gate for gate in gates if gate.outcome]) == Exit.OK
+
+
 def gate_document(made: Decision, gates: Sequence[Gate]) -> dict[str, object]:
     """The verdict for JSON, to stand beside the decision."""
     found = status(made, gates)
     return {
         "verdict": VERDICTS[found],
         "status": int(found),
+        "next_baseline": next_baseline(made, gates),
         "gates": [
             {
                 "name": gate.name,
@@ -105,6 +114,16 @@ def gate_document(made: Decision, gates: Sequence[Gate]) -> dict[str, object]:
             }
             for gate in gates
         ],
+    }
+
+
+def refusal(error: QuestprofError) -> dict[str, object]:
+    """The document of a run that came to no decision; `verdict` is null where it was asked wrongly."""
+    return {
+        "verdict": VERDICTS.get(error.status),
+        "status": int(error.status),
+        "next_baseline": False,
+        "sentence": str(error),
     }
 
 

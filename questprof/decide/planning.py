@@ -23,6 +23,8 @@ from questprof.units import format_seconds
 SWEEP_SHARE: Final = 0.5
 BYTES_SHARE: Final = 0.2
 """The steps take what the others leave."""
+PAGE_SECONDS: Final = 4.0
+"""For the page and the answer, when all is measured."""
 LEAST_BLOCK_SECONDS: Final = 1.0
 BLOCK_MARGIN: Final = 1.5
 """A block takes more than its timing: filling caches, checks."""
@@ -97,15 +99,19 @@ def step_seconds(block: StepBlock, device: Device, num_steps: int, page_size: in
 
 
 class StepPacer:
-    """Which blocks of one batch still fit; corrected by what earlier batches took."""
+    """Which blocks of one batch still fit; corrected by what earlier batches took.
 
-    def __init__(self, device: Device, num_steps: int, page_size: int) -> None:
+    `slowness`: how many times as long as planned what came before took, until a batch has been measured.
+    """
+
+    def __init__(self, device: Device, num_steps: int, page_size: int, slowness: float = 1.0) -> None:
         self._device, self._num_steps, self._page_size = device, num_steps, page_size
+        self._slowness = slowness
         self._expected = self._spent = 0.0
 
     def expects(self, blocks: Sequence[StepBlock]) -> float:
         """Seconds of `blocks` of one batch, the weights included, as far as is known now."""
-        return self._expect(blocks) * (self._spent / self._expected if self._expected else 1.0)
+        return self._expect(blocks) * (self._spent / self._expected if self._expected else self._slowness)
 
     def _expect(self, blocks: Sequence[StepBlock]) -> float:
         times = (step_seconds(block, self._device, self._num_steps, self._page_size) for block in blocks)

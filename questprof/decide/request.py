@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from questprof.amdahl.plan import Request as StepRequest
@@ -13,7 +14,7 @@ from questprof.crossover.traffic import Traffic
 from questprof.decode.config import Device, ModelConfig, activation_dtype, load_config
 from questprof.decode.config import presets as model_presets
 from questprof.errors import QuestprofError
-from questprof.grid import Grid, check_pages, default_layout, parse_sizes, resolve_shape
+from questprof.grid import Grid, check_pages, default_layout, no_preset, parse_sizes, resolve_shape
 from questprof.model import Shape, shape_presets
 from questprof.units import parse_count
 
@@ -97,6 +98,9 @@ def resolve(
     if name in model_presets() and name not in shape_presets():
         config = model_presets()[name]
         return config.attention_shape(kv_dtype), config, ""
+    known = dict.fromkeys((*shape_presets(), *model_presets()))
+    if not (name in known or name.endswith(".json") or Path(name).is_dir()):
+        raise no_preset(name, known)
     shape = resolve_shape(name, kv_dtype=kv_dtype)
     if activation_dtype(weight_format, device) != kv_dtype:
         why = (

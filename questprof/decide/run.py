@@ -17,13 +17,20 @@ from rich.console import Console
 from questprof.amdahl.plan import Block as StepBlock
 from questprof.decide.evidence import Findings, PartName
 from questprof.decide.outputs import Paths
-from questprof.decide.planning import BYTES_SHARE, SWEEP_SHARE, StepPacer, paced_rule, plan_sweep
+from questprof.decide.planning import (
+    BYTES_SHARE,
+    PAGE_SECONDS,
+    SWEEP_SHARE,
+    StepPacer,
+    paced_rule,
+    plan_sweep,
+)
 from questprof.decide.request import Question, bytes_asked, step_request, sweep_grid
 from questprof.errors import Exit, QuestprofError
 from questprof.grid import Block, plan_blocks
 from questprof.model import Profile
 from questprof.store import read_profile
-from questprof.sweep.estimate import ASSUMED
+from questprof.sweep.estimate import ASSUMED, cost
 from questprof.sweep.settings import Settings
 from questprof.units import count, format_seconds
 
@@ -31,7 +38,11 @@ SHORT_SECONDS = 60.0
 SHORT_STEPS = 6
 """Decode steps a sample each where a run has less than SHORT_SECONDS."""
 LEAST_BYTES_SECONDS = 30.0
-"""What a source of counts is given at the least: it takes some to start."""
+"""What a source of counts is given at the least where there is time: it takes some to start."""
+BYTES_OF_LEFT = 0.6
+"""Share of the time that is left that a source of counts takes at the most, for the steps behind it."""
+TOO_LATE_SECONDS = 3.0
+"""With less left nothing more begins."""
 
 
 @dataclass
@@ -42,20 +53,22 @@ class Run:
     paths: Paths
     settings: Settings
     seconds: float
-    """For everything, from `started` on."""
+    """For everything, the page included, from `started` on."""
     console: Console
     started: float = field(default_factory=time.perf_counter)
     kernels: str = ""
     """MODULE:ATTRIBUTE of the stages the answer is about; '' for the project's own."""
     ncu: str | None = None
+    slowness: float = 1.0
+    """How many times as long as planned attention took: what the other parts are planned with."""
     missing: dict[PartName, str] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
     planned: tuple[Block, ...] = ()
 
     @property
     def left(self) -> float:
-        """Seconds that are left."""
-        return self.started + self.seconds - time.perf_counter()
+        """Seconds that are left for measuring."""
+        return self.started + self.seconds - PAGE_SECONDS - time.perf_counter()
 
     def say(self, text: str) -> None:
         """A line on the way."""
@@ -124,12 +137,16 @@ def _sweep(one: Run) -> Profile:
         one.planned = blocks
     start = ASSUMED[one.asked.device].start_s
     rule = paced_rule(one.settings.rule, len(one.planned), seconds, start)
-    settings = Settings(one.settings.device, rule, time_s=seconds)
+    settings = Settings(one.settings.device, rule, time_s=min(seconds, max(1.0, one.left)), ends_s=one.left)
+    before = time.perf_counter()
     profile = run_sweep(one.planned, one.paths.outputs("sweep"), settings, one.console)
     _release(one.asked.device)
     done = {record.point_id for record in profile.records}
-    late = [b.title for b in one.planned if not any(point.point_id in done for point in b.points)]
-    one.dropped += [f"attention, {title}" for title in late]
+    timed = [b for b in one.planned if any(point.point_id in done for point in b.points)]
+    one.dropped += [f"attention, {block.title}" for block in one.planned if block not in timed]
+    if not kept:
+        wanted = start + sum(cost(b, profile.header.environment, settings).seconds for b in timed)
+        one.slowness = max(1.0, (time.perf_counter() - before) / wanted)
     return profile
 
 
@@ -159,11 +176,13 @@ def _bytes(one: Run) -> Profile | None:
     if one.asked.kernels and one.asked.device == "cpu":
         why = f"a trace counts Triton kernels, and {one.asked.backend} ran as kernels of the CPU"
         raise _cannot(why)
+    if one.left < TOO_LATE_SECONDS:
+        raise _cannot("time is up")
     refusal = ncu.why_not(one.ncu) if one.asked.device == "cuda" else None
     traced = one.asked.device == "cpu" or refusal is not None
     if refusal is not None:
         one.say(f"bytes: by address trace, as {refusal.what}: {refusal.why}")
-    timeout = max(LEAST_BYTES_SECONDS, one.seconds * BYTES_SHARE)
+    timeout = min(max(LEAST_BYTES_SECONDS, one.seconds * BYTES_SHARE), BYTES_OF_LEFT * one.left)
     how = How(one.kernels, proof=not traced, ncu=one.ncu, timeout_s=timeout)
     plan = plan_tasks(bytes_asked(one.asked, traced=traced), "trace" if traced else "ncu", how)
     outcome = run_bytes(plan, one.paths.outputs("bytes"), one.console)
@@ -188,7 +207,7 @@ def _steps(one: Run) -> Profile | None:
     request = step_request(one.asked, SHORT_STEPS if one.seconds < SHORT_SECONDS else None)
     blocks = plan(request)
     shortages(blocks, request)  # refused before any minute is spent, where no step fits into memory
-    pacer = StepPacer(one.asked.device, request.num_steps, one.asked.page_size)
+    pacer = StepPacer(one.asked.device, request.num_steps, one.asked.page_size, one.slowness)
     kept = _kept(one, "steps")
     chosen = [block for block in blocks if any(point.point_id in kept for point in block.points)]
     profile: Profile | None = None
@@ -222,11 +241,14 @@ def _some_steps(
     outputs = one.paths.outputs("steps") if before is None else one.paths.again("steps")
     begun = time.perf_counter()
     try:
-        found = run_amdahl([b for b in blocks if b in chosen], request, outputs, one.console)
+        asked = [block for block in blocks if block in chosen]
+        found = run_amdahl(asked, request, outputs, one.console, late=lambda: one.left < TOO_LATE_SECONDS)
     except QuestprofError as error:
         if error.status != Exit.MACHINE or before is None:
             raise
         one.missing["steps"] = _reason(error)
         return before
     pacer.took(new, time.perf_counter() - begun)
+    measured = {record.point.lengths for record in found.records if record.point.policy != "dense"}
+    one.dropped += [f"decode step, {block.title}" for block in new if block.seq_lens not in measured]
     return found

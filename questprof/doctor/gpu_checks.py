@@ -31,6 +31,10 @@ def gpu(facts: Facts) -> Finding:
         return Finding("GPU", "ok", detail)
     if facts.has_gpu and nvml:
         return Finding("GPU", "ok", f"{nvml.name} (by the driver; torch was not asked)")
+    if found is None:
+        seen = "a device file is here" if facts.device_files else "no driver and no device file shows one"
+        fix = "Run questprof doctor again, on an idle machine."
+        return Finding("GPU", "warning", f"not known: torch did not answer in time; {seen}", fix)
     if not facts.is_gpu_machine:
         fix = "Sweeps run on the CPU, and say so; for GPU figures run on a machine with an NVIDIA GPU."
         return Finding("GPU", "warning", "none here: figures will be those of the CPU", fix)

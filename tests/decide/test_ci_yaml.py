@@ -118,13 +118,15 @@ def test_the_documented_inputs_and_outputs_are_the_actions() -> None:
 FAKE = """#!/usr/bin/env python3
 import json, os, sys
 json.dump(sys.argv[1:], open(os.environ["SEEN"], "w"))
-print(json.dumps({"sentence": "Yes: 12 %\\nof it", "verdict": "pass"}))
+print("error: it lacks\\n  why: a reason\\n  fix: give one", file=sys.stderr)
+if "SILENT" not in os.environ:
+    print(json.dumps({"sentence": "Yes: 12 %\\nof it", "verdict": "pass", "next_baseline": True}))
 sys.exit(int(os.environ["STATUS"]))
 """
 
 
 def run_action(
-    tmp_path: Path, status: int, **inputs: str
+    tmp_path: Path, status: int, silent: bool = False, **inputs: str
 ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """The action's script over a questprof that notes its arguments and ends with `status`."""
     tool = tmp_path / "bin" / "questprof"
@@ -135,7 +137,7 @@ def run_action(
     environment = os.environ | given | {
         "PATH": f"{tool.parent}:{os.environ['PATH']}", "SEEN": str(tmp_path / "seen.json"),
         "STATUS": str(status), "GITHUB_OUTPUT": str(tmp_path / "outputs"),
-    }  # fmt: skip
+    } | ({"SILENT": "1"} if silent else {})  # fmt: skip
     done = subprocess.run(
         ["bash", str(ACTION / "run.sh")],
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
@@ -162,8 +164,23 @@ def test_statuses_map(tmp_path: Path, status: int, code: int, says: str) -> None
     assert f"status={status}\n" in outputs
     assert "verdict=pass\n" in outputs
     assert "sentence=Yes: 12 % of it\n" in outputs  # a line break would be an output of its own
-    if status in (0, 1, 4):
-        assert "Yes: 12 %25 of it" in done.stdout  # as annotations spell it
+    assert "next_baseline=true\n" in outputs
+    assert "Yes: 12 %25 of it" in done.stdout  # as annotations spell it
+
+
+@pytest.mark.parametrize(("status", "title"), [(2, "stopped"), (3, "cannot run here"), (1, "failed")])
+def test_a_run_without_a_verdict_gives_what_it_said_last_as_its_reason(
+    tmp_path: Path, status: int, title: str
+) -> None:
+    done, _ = run_action(tmp_path, status, silent=True)
+    reason = "error: it lacks why: a reason fix: give one"
+    assert f"::error title=questprof {title}::" in done.stdout
+    assert "%0Awhy: a reason%0Afix: give one" in done.stdout
+    assert "error: it lacks" in done.stderr  # in the log of the job as well
+    outputs = (tmp_path / "outputs").read_text()
+    assert f"sentence={reason}\n" in outputs
+    assert "verdict=\n" in outputs
+    assert "next_baseline=\n" in outputs
 
 
 def test_the_mapping_alone_without_a_sentence() -> None:
@@ -188,11 +205,11 @@ def test_inputs_become_options_that_the_tool_knows(tmp_path: Path) -> None:
         budget="1024",
         device="cpu",
         time="3m",
-        kernels="base=a:stages\nnew=b:stages\n",
-        baseline="base.jsonl\nabsent.jsonl\n",
+        kernels="  base=a:stages\r\n\n\tnew=b:stages \n",
+        baseline=" base.jsonl\r\n absent.jsonl\n",
         threshold="3%",
         output="out/ci.html",
-        options="--samples 5 --seed 1",
+        options="--samples 5\n  --seed 1 \r\n--ncu '/opt/my tools/ncu'\n",
     )
     assert seen[0] == "ci"
     assert parse(seen) == "ci"
@@ -203,6 +220,8 @@ def test_inputs_become_options_that_the_tool_knows(tmp_path: Path) -> None:
     assert "absent.jsonl" not in text
     assert "no baseline at absent.jsonl yet" in done.stdout
     assert "--output out/ci.html" in text
+    assert seen[-6:] == ["--samples", "5", "--seed", "1", "--ncu", "/opt/my tools/ncu"]
+    assert not any(word != word.strip() for word in seen)
     assert json.loads((tmp_path / "out" / "ci.json").read_text())["verdict"] == "pass"
     assert "profile=out/ci-sweep.jsonl" in (tmp_path / "outputs").read_text()
 
@@ -220,3 +239,127 @@ def test_every_input_is_used() -> None:
     run = next(step for step in action["runs"]["steps"] if step.get("id") == "gate")
     script = (ACTION / "run.sh").read_text()
     assert [name for name in run["env"] if name not in script] == []
+
+
+@pytest.mark.parametrize(
+    ("output", "stem"), [("./ci", "./ci"), ("out.v1/ci", "out.v1/ci"), ("a.b/c.d.html", "a.b/c.d")]
+)
+def test_an_output_without_a_suffix_keeps_its_name(tmp_path: Path, output: str, stem: str) -> None:
+    run_action(tmp_path, 0, output=output)
+    assert (tmp_path / f"{stem}.json").exists()
+    outputs = (tmp_path / "outputs").read_text()
+    assert f"profile={stem}-sweep.jsonl\n" in outputs
+    assert f"files={stem}*.json*\n" in outputs
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ({"options": "--ncu '/opt/my tools"}, "a quote in it does not end"),
+        ({"output": "file/ci.html"}, "write"),
+    ],
+)
+def test_inputs_that_cannot_be_stop_with_their_reason(
+    tmp_path: Path, inputs: dict[str, str], says: str
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "seen.json").write_text("[]")
+    done, seen = run_action(tmp_path, 0, **inputs)
+    assert seen == []  # nothing was run
+    assert done.returncode == 2
+    assert "::error title=questprof stopped::" in done.stdout
+    assert says in done.stdout
+    assert says in (tmp_path / "outputs").read_text()
+
+
+def test_no_array_may_be_empty_where_it_is_spelt_out() -> None:
+    """bash 3.2, which macOS has, takes an empty array under `set -u` for a variable that is not set."""
+    script = (ACTION / "run.sh").read_text()
+    assert re.findall(r"\$\{(\w+)\[@\]\}", script) == ["arguments"]
+    assert "arguments+=(--output" in script.split("${arguments[@]}")[0]
+
+
+def scripted(tmp_path: Path, name: str, text: str) -> None:
+    tool = tmp_path / "bin" / name
+    tool.parent.mkdir(exist_ok=True)
+    tool.write_text(text)
+    tool.chmod(0o755)
+
+
+MANAGED = """#!/bin/bash
+case $1 in
+-c) echo {managed} ;;
+-m) echo "$0 $*" >>"$CALLS"
+    if [ "$2" = venv ]; then mkdir -p "$4/bin"; cp "$0" "$4/bin/python"; fi ;;
+esac
+"""
+
+
+def install(tmp_path: Path) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """install.sh with nothing on PATH but the tools it needs and what is in tmp_path/bin."""
+    import shutil
+
+    for name in ("mkdir", "cp"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name) or "")
+    bash = shutil.which("bash") or ""
+    done = subprocess.run(
+        [bash, str(ACTION / "install.sh"), "questprof[gpu]"],
+        env={
+            "PATH": str(tmp_path / "bin"), "CALLS": str(tmp_path / "calls"), "RUNNER_TEMP": str(tmp_path),
+            "GITHUB_PATH": str(tmp_path / "path"),
+        },
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    calls = tmp_path / "calls"
+    return done, calls.read_text().splitlines() if calls.exists() else []
+
+
+def test_a_python_of_the_job_gets_the_package(tmp_path: Path) -> None:
+    scripted(tmp_path, "python3", MANAGED.format(managed="no"))
+    done, calls = install(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert calls == [f"{tmp_path}/bin/python3 -m pip install --quiet questprof[gpu]"]
+    assert not (tmp_path / "path").exists()
+
+
+def test_a_python_of_the_system_is_left_alone(tmp_path: Path) -> None:
+    """An environment beside it gets the package, and goes before it in the steps that follow."""
+    scripted(tmp_path, "python3", MANAGED.format(managed="yes"))
+    done, calls = install(tmp_path)
+    own = f"{tmp_path}/questprof-environment"
+    assert done.returncode == 0, done.stderr
+    assert calls == [
+        f"{tmp_path}/bin/python3 -m venv --system-site-packages {own}",
+        f"{own}/bin/python -m pip install --quiet questprof[gpu]",
+    ]
+    assert (tmp_path / "path").read_text() == f"{own}/bin\n"
+
+
+def test_a_runner_without_python_is_told_what_it_lacks(tmp_path: Path) -> None:
+    done, _ = install(tmp_path)
+    assert done.returncode == 2
+    assert "no python: put actions/setup-python before this action" in done.stdout
+
+
+def test_the_baseline_of_a_runner_is_its_own_and_can_be_replaced() -> None:
+    """A key is a prefix of no other runner's, is written once a run, and a run by hand starts anew."""
+    gpu = ROOT / ".github" / "workflows" / "gpu.yml"
+    by_use = {step["uses"]: step for step in steps(gpu) if "cache/" in step.get("uses", "")}
+    restore, save = by_use["actions/cache/restore@v4"], by_use["actions/cache/save@v4"]
+    assert save["with"]["key"] == restore["with"]["key"]
+    prefix = restore["with"]["restore-keys"]
+    assert prefix.endswith("${{ runner.name }}/")
+    assert restore["with"]["key"].startswith(prefix)
+    for name in ("github.run_id", "github.run_attempt"):
+        assert name in save["with"]["key"]
+    assert "next_baseline == 'true'" in save["if"]
+    assert restore["if"] == "${{ !inputs.reset_baseline }}"
+    assert load(gpu)[True]["workflow_dispatch"]["inputs"]["reset_baseline"]["type"] == "boolean"
+
+
+def test_descriptions_hold_no_expression() -> None:
+    """They would be evaluated where there is nothing to evaluate them with."""
+    action = load(ACTION / "action.yml")
+    said = [one["description"] for one in (*action["inputs"].values(), *action["outputs"].values())]
+    assert not any("${{" in text for text in said)

@@ -34,6 +34,9 @@ slow = {"score": _score}
 """
 LENGTHS = "input_tokens,output_tokens\\n300,100\\n800,50\\n2000,10\\n"
 SMALL = "--device cpu --shape tiny --lengths 512,1k --budget 256 --samples 5"
+PROFILES = Path(__file__).parents[2] / "profiles"
+H200 = PROFILES / "h200" / "kernels-gqa.jsonl"
+BYTES = PROFILES / "h200" / "bytes.jsonl"
 ANSWERED = (Exit.OK, Exit.INCONCLUSIVE)
 """On a busy machine samples may not settle; a fault would be 1, 2 or 3."""
 
@@ -128,7 +131,11 @@ def test_a_slower_kernel_fails_the_gate(gated: tuple[Path, subprocess.CompletedP
     ("arguments", "says"),
     [
         ("decide --device cpu --budget 256,512", "one budget"),
-        ("decide --device cpu --shape nothing", "no preset"),
+        (
+            "decide --device cpu --shape nothing",
+            r"no preset of that name. Choose .*tiny.*, or name a Hugging",
+        ),
+        ("decide --device cpu --shape /", "cannot read /config.json"),
         ("decide --device cpu --time soon", "--time"),
         ("decide --device cpu --traffic absent.csv", "traffic"),
         ("decide --device cpu --lengths 512 --budget 512", "covers every length"),
@@ -136,6 +143,12 @@ def test_a_slower_kernel_fails_the_gate(gated: tuple[Path, subprocess.CompletedP
         ("decide --device cpu --shape tiny --time 1s -o x.html", "too short"),
         ("ci --device cpu --baseline absent.jsonl", "cannot read"),
         ("ci --device cpu --threshold much", "--threshold"),
+        ("ci --device cpu --base mine", "--base mine: two kernels are compared inside a run"),
+        ("ci --device cpu --new mine", "--new mine: two kernels are compared inside a run"),
+        ("ci --device cpu --summary /", "it is a folder"),
+        ("ci --device cpu --summary /proc/none/s.md", "cannot write /proc/none/s.md"),
+        (f"ci --device cpu --baseline {BYTES}", r"no point of a sweep \(bytes\)"),
+        (f"ci --device cpu --baseline {H200}", "measured on cuda, and this run is on cpu"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_measured(

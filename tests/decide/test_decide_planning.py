@@ -162,3 +162,11 @@ def test_blocks_are_timed_no_longer_than_all_of_them_may_take() -> None:
     assert paced_rule(rule, 4, 600.0, 12.0) == rule
     assert paced_rule(rule, 4, 13.0, 12.0).max_seconds == 1.0
     assert paced_rule(fixed(5), 4, 13.0, 12.0) == fixed(5)
+
+
+def test_steps_of_a_slow_machine_are_expected_to_be_slow_until_some_were_measured() -> None:
+    blocks = plan(step_request(asked(config=load_config("llama-3.1-8b"), shape_name="llama-3.1-8b"), None))
+    usual, slow = StepPacer("cuda", 20, 16), StepPacer("cuda", 20, 16, slowness=3.0)
+    assert slow.expects(blocks) == pytest.approx(3 * usual.expects(blocks))
+    slow.took(blocks, usual.expects(blocks) / 2)
+    assert slow.expects(blocks) == pytest.approx(usual.expects(blocks) / 2)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from questprof.bytecheck import tasks
 from questprof.counters import ncu
 from questprof.decide.decision import decide
 from questprof.decide.outputs import Paths
+from questprof.decide.planning import PAGE_SECONDS
 from questprof.decide.run import Run, run
 from questprof.decide.sentences import sentence
 from questprof.decode.config import load_config
@@ -46,6 +48,9 @@ class Parts:
         self.blocks: list[list[str]] = []
         self.errors: dict[str, Any] = {}
         self.batches_that_fit: tuple[int, ...] = (1, 8)
+        self.late: list[bool] = []
+        self.settings: list[Settings] = []
+        self.timeouts: list[float] = []
         self.traced: list[str] = []
         monkeypatch.setattr(environment, "capture", lambda device: GPU)
         monkeypatch.setattr(sweep_run, "run_sweep", self.sweep)
@@ -62,10 +67,11 @@ class Parts:
 
     def sweep(self, blocks: Sequence[Any], outputs: Any, settings: Settings, console: Console) -> Profile:
         self.note("sweep")
-        assert settings.time_s == 300.0
+        self.settings.append(settings)
         return profile(*two_baselines())
 
     def plan(self, question: Any, source: str, how: Any) -> str:
+        self.timeouts.append(how.timeout_s)
         self.traced.append(f"{source} {','.join(map(str, question.lengths))}")
         return source
 
@@ -79,8 +85,11 @@ class Parts:
             raise NO_MEMORY
         return {}
 
-    def steps(self, blocks: Sequence[Any], request: Any, outputs: Any, console: Console) -> Profile:
+    def steps(
+        self, blocks: Sequence[Any], request: Any, outputs: Any, console: Console, late: Callable[[], bool]
+    ) -> Profile:
         self.note("steps")
+        self.late.append(late())
         self.blocks.append([block.title for block in blocks])
         batches = {len(block.seq_lens) for block in blocks}
         if not batches <= set(self.batches_that_fit):
@@ -181,3 +190,50 @@ def test_when_time_is_up_steps_are_left_out_and_named(parts: Parts, tmp_path: Pa
     assert parts.seen == ["sweep", "bytes"]
     assert "time is up" in found.missing["steps"]
     assert sum(text.startswith("decode step, ") for text in found.dropped) == 4  # 2 batches x 2 lengths
+
+
+def test_attention_may_take_more_for_both_ends_and_the_parts_behind_it_share_the_rest(
+    parts: Parts, tmp_path: Path
+) -> None:
+    """Of ten minutes: half for attention, all but the page's for its ends; a fifth at most for bytes."""
+    run(made(tmp_path, batch_sizes=(1,)))
+    (settings,) = parts.settings
+    assert settings.time_s == 300.0
+    assert settings.ends_s == pytest.approx(600.0 - PAGE_SECONDS, abs=1.0)
+    assert parts.timeouts == [120.0]
+    assert parts.late == [False]
+
+
+def test_bytes_leave_time_for_the_steps(parts: Parts, tmp_path: Path) -> None:
+    one = made(tmp_path)
+    one.started -= 560.0  # forty seconds are left, the page's among them
+    run(one)
+    assert parts.settings[0].time_s == pytest.approx(40.0 - PAGE_SECONDS, abs=1.0)
+    assert parts.timeouts == [pytest.approx(0.6 * (40.0 - PAGE_SECONDS), abs=1.0)]
+
+
+def test_with_no_time_left_neither_bytes_nor_steps_begin(parts: Parts, tmp_path: Path) -> None:
+    one = made(tmp_path)
+    one.started -= 596.0
+    found = run(one)
+    assert parts.seen == ["sweep"]
+    assert found.missing["bytes"] == "time is up"
+    assert "time is up" in found.missing["steps"]
+
+
+@pytest.mark.parametrize("took", [1.0, 200.0])
+def test_a_slow_machine_is_noticed_while_attention_is_timed(
+    parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    one, plain = made(tmp_path, batch_sizes=(1,)), parts.sweep
+
+    def slow(*given: Any) -> Profile:
+        clock[0] += took
+        return plain(*given)
+
+    monkeypatch.setattr(sweep_run, "run_sweep", slow)
+    run(one)
+    assert (one.slowness > 2.0) == (took == 200.0)
+    assert one.slowness >= 1.0

@@ -16,6 +16,7 @@ from questprof.decide.document import document, markdown
 from questprof.decide.evidence import Findings
 from questprof.decide.sentences import by_batch, gain_text, percent, remarks, sentence
 from questprof.errors import Exit
+from questprof.model import Profile
 
 
 def said(found: Findings) -> str:
@@ -171,3 +172,34 @@ def test_markdown_of_a_hostile_name_is_text() -> None:
     assert "<script>" not in text
     assert "\n# head" not in text
     assert "\\`x\\`" in text
+
+
+def _warm(found: Profile) -> Profile:
+    """Every sample labelled as of a cache."""
+    return changed(
+        found,
+        records=tuple(
+            changed(r, timing={name: changed(one, cache_state="warm") for name, one in r.timing.items()})
+            for r in found.records
+        ),
+    )
+
+
+def test_times_of_a_cache_are_called_so() -> None:
+    """The answer is what the figures give; that they are no times of memory stands in the sentence."""
+    found = findings(sweep=_warm(profile(*two_baselines())))
+    text = "faster from 2.1k tokens on, warm at every length (times of a cache, not of memory); "
+    assert text in said(found)
+    assert decide(found).answer == decide(findings()).answer
+    assert "warm" not in said(findings())
+    both = findings(
+        asked=asked(batch_sizes=(1, 4)),
+        sweep=_warm(profile(*two_baselines(), *two_baselines(batch_size=4))),
+    )
+    assert "warm at every length (times of a cache, not of memory)" in said(both)
+
+
+def test_whole_steps_of_a_cache_are_called_so() -> None:
+    found = findings(steps=_warm(two_steps()))
+    assert any("hole steps are warm: times of a cache" in text for text in remarks(decide(found)))
+    assert not any("warm" in text for text in remarks(decide(findings(steps=two_steps()))))

@@ -8,8 +8,17 @@ from msgspec.structs import replace as changed
 
 from profiles import CPU, GPU, profile, two_baselines
 from questprof.decide.decision import Decision, decide
-from questprof.decide.gate import Gate, against_baseline, gate_document, gate_markdown, inside_run, status
-from questprof.errors import Exit
+from questprof.decide.gate import (
+    Gate,
+    against_baseline,
+    gate_document,
+    gate_markdown,
+    inside_run,
+    next_baseline,
+    refusal,
+    status,
+)
+from questprof.errors import Exit, QuestprofError
 from questprof.model import Profile
 
 
@@ -103,6 +112,48 @@ def test_statuses_together(own: Exit, gates: list[Exit], wanted: Exit) -> None:
     ]
     assert [gate.status for gate in made] == gates
     assert status(decision(own), made) == wanted
+
+
+@pytest.mark.parametrize(
+    ("own", "gates", "may"),
+    [
+        (Exit.OK, [], True),
+        (Exit.OK, [Exit.OK], True),
+        (Exit.OK, [Exit.INCONCLUSIVE], True),  # another driver: kept, it would never compare again
+        (Exit.OK, [Exit.CHECK_FAILED], False),
+        (Exit.OK, [Exit.CHECK_FAILED, Exit.INCONCLUSIVE], False),
+        (Exit.CHECK_FAILED, [Exit.INCONCLUSIVE], False),
+        (Exit.INCONCLUSIVE, [Exit.OK], False),
+    ],
+)
+def test_a_run_is_the_next_baseline_unless_it_fails_or_is_undecided(
+    own: Exit, gates: list[Exit], may: bool
+) -> None:
+    scales = {Exit.OK: 1.0, Exit.CHECK_FAILED: 2.0}
+    made = [
+        against_baseline([many()], many(scales[one]), IDS, 0.02) if one in scales else Gate("t", None, "why")
+        for one in gates
+    ]
+    assert next_baseline(decision(own), made) is may
+    assert gate_document(decision(own), made)["next_baseline"] is may
+
+
+def test_an_undecided_comparison_replaces_no_baseline() -> None:
+    short = changed(many(), records=tuple(r for r in many().records if r.point.seq_len <= 8192))
+    gate = against_baseline([many()], short, IDS, 0.02)
+    assert gate.status == Exit.INCONCLUSIVE
+    assert not next_baseline(decision(Exit.OK), [gate])
+
+
+def test_a_refusal_is_a_document_with_its_reason() -> None:
+    told = refusal(QuestprofError("no GPU", "torch sees none", "Add --device cpu.", Exit.MACHINE))
+    assert told == {
+        "verdict": "cannot run",
+        "status": 3,
+        "next_baseline": False,
+        "sentence": "no GPU: torch sees none. Add --device cpu.",
+    }
+    assert refusal(QuestprofError("--time soon", "it is no time", "Write 5m."))["verdict"] is None
 
 
 def test_a_no_fails_nothing() -> None:

@@ -130,6 +130,17 @@ def test_little_gpu_memory_asks_for_four_bit_weights() -> None:
     assert "int4" not in diagnose(gpu(torch__free_bytes=40 * GIB)).next_command
 
 
+def test_torch_that_took_too_long_leaves_a_gpu_unknown_and_not_absent() -> None:
+    for facts, seen in (
+        (cpu(torch=None), "no driver"),
+        (cpu(torch=None, device_files=True), "a device file"),
+    ):
+        found = {finding.name: finding for finding in diagnose(facts).findings}
+        assert found["GPU"].level == "warning"
+        assert found["GPU"].detail.startswith("not known: torch did not answer in time; " + seen)
+        assert "none here" not in found["GPU"].detail
+
+
 def test_torch_that_took_too_long_leaves_the_drivers_word() -> None:
     found = diagnose(gpu(torch=None))
     assert found.device == "cuda"

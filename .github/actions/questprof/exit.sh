@@ -17,7 +17,7 @@ case $status in
     exit 1
     ;;
 3)
-    echo "::error title=questprof cannot run here::this runner cannot measure; questprof doctor says why"
+    echo "::error title=questprof cannot run here::${sentence:-this runner cannot measure; questprof doctor says why}"
     exit 3
     ;;
 4)
@@ -25,7 +25,7 @@ case $status in
     exit 0
     ;;
 *)
-    echo "::error title=questprof stopped::exit status $status"
+    echo "::error title=questprof stopped::${sentence:-it says no reason} (exit status $status)"
     exit "$status"
     ;;
 esac

@@ -1,0 +1,83 @@
+"""What `ci` says of a stored baseline before it spends a minute, and how it tells what it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decisions import asked
+from msgspec.structs import replace
+from rich.console import Console
+
+from profiles import CPU, GPU, profile, two_baselines
+from questprof import environment
+from questprof.commands.ci import foretell, refusals_told
+from questprof.decide.outputs import Paths
+from questprof.decide.request import sweep_grid
+from questprof.decide.run import Run
+from questprof.errors import Exit, QuestprofError
+from questprof.grid import plan_blocks
+from questprof.model import Environment, Profile
+from questprof.sweep.settings import RULES, Settings
+
+STORED = Path("base.jsonl")
+
+
+def said(stored: Profile, here: Environment, monkeypatch: pytest.MonkeyPatch, **question: Any) -> str:
+    """What is said of `stored` before a run on `here`."""
+    monkeypatch.setattr(environment, "capture", lambda device: here)
+    one = Run(
+        asked=asked(**{"device": here.device} | question),
+        paths=Paths(Path("ci.html"), False, False),
+        settings=Settings("cuda", RULES["cuda"]),
+        seconds=600.0,
+        console=Console(file=io.StringIO(), width=500),
+    )
+    foretell([stored], [STORED], one)
+    return one.console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def earlier() -> Profile:
+    """A run of the same question: the first point that it plans."""
+    (point, *_) = plan_blocks(sweep_grid(asked()))[0].points
+    (record, *_) = two_baselines()
+    return profile(replace(record, point=point, point_id=point.point_id))
+
+
+def test_a_baseline_of_this_machine_and_grid_needs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said(earlier(), GPU, monkeypatch) == ""
+
+
+def test_another_driver_is_told_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = said(earlier(), replace(GPU, driver="999.9"), monkeypatch)
+    assert text.startswith("warning: --baseline base.jsonl: they are of different machines (driver: 580.1")
+    assert "999.9" in text
+    assert text.endswith("the comparison with it will be inconclusive\n")
+
+
+def test_other_points_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = said(earlier(), GPU, monkeypatch, lengths=(1 << 17,))
+    assert "it holds none of the points that this run asks for" in text
+
+
+def test_the_other_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(QuestprofError, match="measured on cuda, and this run is on cpu") as refused:
+        said(earlier(), CPU, monkeypatch)
+    assert refused.value.status == Exit.USAGE
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_refusal_is_told_on_stdout_where_a_document_was_asked_for(
+    as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(QuestprofError), refusals_told(as_json):
+        raise QuestprofError("no GPU", "torch sees none", "Add --device cpu.", Exit.MACHINE)
+    out = capsys.readouterr().out
+    assert bool(out) == as_json
+    if as_json:
+        document = json.loads(out)
+        assert (document["verdict"], document["status"]) == ("cannot run", 3)
+        assert document["sentence"] == "no GPU: torch sees none. Add --device cpu."
