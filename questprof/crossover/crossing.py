@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal
 
-from questprof.rows import Row, Series, Stat
+from questprof.rows import FEWEST_SAMPLES, Row, Series, Stat
 from questprof.samples import bootstrap_medians, percentile_interval
 
 Kind = Literal["length", "only between", "always", "never in range", "trivial", "no valid point"]
@@ -41,6 +41,8 @@ class Crossover:
     """Speed-up at the last of them."""
     left_out: tuple[Row, ...] = ()
     """Rows above the budget without a valid pair of figures."""
+    warm: tuple[int, ...] = ()
+    """Those of `lengths` whose times are of a cache, not of memory."""
 
 
 def crossover(series: Series) -> Crossover:
@@ -57,6 +59,7 @@ def crossover(series: Series) -> Crossover:
         lengths=tuple(length for length, _ in curve),
         longest_speed_up=curve[-1][1],
         left_out=left_out,
+        warm=tuple(row.seq_len for row in above if row.usable and row.speed_up and row.warm),
     )
 
 
@@ -103,13 +106,15 @@ def resampled(series: Series, found: Crossover | None = None) -> Resampled | Non
 
     Samples of one timing loop are drawn by rounds, so that what slowed both sides slows both in a resample;
     the fastest baseline is chosen anew in each. The interval holds the crossover itself. Its ends are for
-    kind `length` alone; None without a curve, and where a point has one sample, whose drawing shows nothing.
+    kind `length` alone; None without a curve.
     """
     found = found or crossover(series)
     rows = [row for row in series.rows if row.seq_len in found.lengths]
-    if not rows or any(stat.num_samples < 2 for row in rows for stat in _sides(row)):
+    if not rows:
         return None
-    curves = zip(*(_draws(row, seed, found) for seed, row in enumerate(rows)), strict=True)
+    draws = [_draws(row, seed, found) for seed, row in enumerate(rows)]
+    most = max(map(len, draws))  # 1: no resample of any row can change the answer
+    curves = zip(*(draw * most if len(draw) == 1 else draw for draw in draws), strict=True)
     answers = [solve(list(zip(found.lengths, speed_ups, strict=True))) for speed_ups in curves]
     same = sum(answer.kind == found.kind for answer in answers) / len(answers)
     if found.kind != "length" or found.seq_len is None:
@@ -127,12 +132,15 @@ def _reached(answer: Crossover) -> float:
 
 
 def _sides(row: Row) -> list[Stat]:
-    """Quest's samples, then those of every baseline that has any."""
-    return [row.stats["quest"], *(b.stat for b in row.baselines if b.stat)]
+    """Quest's samples, then those of every baseline that has enough to draw from."""
+    return [
+        row.stats["quest"],
+        *(b.stat for b in row.baselines if b.stat and b.stat.num_samples >= FEWEST_SAMPLES),
+    ]
 
 
-def _draws(row: Row, seed: int, found: Crossover) -> Sequence[float]:
-    """Speed-ups of the resamples of one row; its own where no resample can change what it says.
+def _draws(row: Row, seed: int, found: Crossover) -> list[float]:
+    """Speed-ups of the resamples of one row; its own alone where no resample can change what it says.
 
     It cannot where all samples of one side are below all of the other and the row brackets no crossing.
     """
@@ -142,7 +150,7 @@ def _draws(row: Row, seed: int, found: Crossover) -> Sequence[float]:
         fastest.samples
     )
     if row.speed_up is not None and apart and row.seq_len not in (found.bracket or ()):
-        return [row.speed_up] * NUM_RESAMPLES
+        return [row.speed_up]
     loops: dict[str, list[Stat]] = {}
     for stat in (quest, *dense):
         loops.setdefault(stat.loop_id, []).append(stat)

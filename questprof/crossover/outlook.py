@@ -40,6 +40,8 @@ class Overhead:
     """Measured: quest - dense."""
     bytes_ratio: float | None
     """Modelled: rho, 1 + 1/S with K = P and a paired summary."""
+    warm: bool = False
+    """Whether one of the two times is of a cache, not of memory."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ def _overheads(rows: Iterable[Row]) -> tuple[Overhead, ...]:
             row.quest_us or 0.0,
             row.overhead_us or 0.0,
             row.bytes_ratio,
+            bool(row.warm),
         )
         for length, row in sorted(by_length.items())
     )

@@ -28,6 +28,7 @@ __all__ = [
     "resampled_text",
     "sentence",
     "verdicts",
+    "warm_text",
 ]
 
 _SETTINGS: Final[tuple[Title, ...]] = (
@@ -64,7 +65,7 @@ def sentence(series: Series, shared: Series | None = None) -> str:
         if best.lengths[-1] == found.lengths[-1]:
             both[0] = format_speed_up(best.longest_speed_up or math.nan)
         said += f"real models lie between ({' and '.join(both)})"
-    return f"{_budget(series)}: Quest is {said}.{_left_out(best, found)}"
+    return f"{_budget(series)}: Quest is {said}.{_warm(best, found)}{_left_out(best, found)}"
 
 
 def _budget(series: Series) -> str:
@@ -78,7 +79,7 @@ def _alone(series: Series, note: str = "") -> str:
     if not found.lengths:
         return f"{_budget(series)}{note}: {_no_curve(series, found)}."
     said = f"Quest is {_reach(found, _doubt(found, series))}; {_at(found)}"
-    return f"{_budget(series)}{note}: {said}.{_left_out(found)}"
+    return f"{_budget(series)}{note}: {said}.{_warm(found)}{_left_out(found)}"
 
 
 def verdicts(series: Iterable[Series]) -> tuple[str, ...]:
@@ -186,12 +187,28 @@ def _span(lengths: Sequence[int]) -> str:
 def _no_curve(series: Series, found: Crossover) -> str:
     if found.kind == "trivial":
         cost = overhead_text(series.rows)
+        warm = "; times of a cache, not of memory" if cost and any(row.warm for row in series.rows) else ""
         return (
             "it covers every length measured, so Quest reads every page and the summary too: "
-            f"nothing to gain, and its cost on top{f', {cost}' if cost else ''}"
+            f"nothing to gain, and its cost on top{f', {cost}' if cost else ''}{warm}"
         )
     reasons = left_out_text(found.left_out)
     return f"no verdict, no length above the budget has a valid pair of figures ({reasons})"
+
+
+def warm_text(*found: Crossover) -> str:
+    """`warm at 2k, 4k`, or `warm at every length`: where the times are of a cache; '' where none is."""
+    lengths = dict.fromkeys(length for one in found for length in one.lengths)
+    warm = {length for one in found for length in one.warm}
+    if not warm:
+        return ""
+    where = ", ".join(format_count(length) for length in sorted(warm))
+    return f"warm at {where if warm < set(lengths) else 'every length'}"
+
+
+def _warm(*found: Crossover) -> str:
+    text = warm_text(*found)
+    return f" Its times are {text}: of a cache, not of memory." if text else ""
 
 
 def _left_out(*found: Crossover) -> str:
@@ -215,5 +232,5 @@ def _why_left_out(row: Row) -> str:
     if row.speed_up is None:
         return "not timed" if row.quest_us is None else "faster than memory can be"
     if row.unsteady:
-        return f"{row.unsteady} samples too far apart"
+        return row.unsteady
     return f"dense {row.fastest.status}"

@@ -19,6 +19,7 @@ from questprof.crossover.sentences import (
     format_speed_up,
     left_out_text,
     resampled_text,
+    warm_text,
 )
 from questprof.samples import LEVEL
 from questprof.units import format_count, format_us
@@ -101,7 +102,14 @@ def _crossing_cells(answer: Answer) -> tuple[str, ...]:
 
 def _crossings_note(outlook: Outlook) -> str:
     said = [_left_out(answer) for answer in outlook.answers if answer.measured.lengths]
-    return " ".join(filter(None, [_model_note(outlook), *said]))
+    warm = [_warm(answer) for answer in outlook.answers]
+    return " ".join(filter(None, [_model_note(outlook), *warm, *said]))
+
+
+def _warm(answer: Answer) -> str:
+    """Which of a curve's times are of a cache; what is modelled from them is no statement about memory."""
+    text = warm_text(answer.measured)
+    return f"Budget {answer.budget}: {text}, times of a cache, not of memory." if text else ""
 
 
 def _left_out(answer: Answer) -> str:
@@ -124,7 +132,10 @@ def _model_note(outlook: Outlook) -> str:
 
 
 def measured_text(found: Crossover) -> str:
-    """`from 3.14k`, `always (8k to 128k)`, `never (2k to 4k)`, `only between 2k and 8k`, or why none."""
+    """`from 3.14k`, `always (8k to 128k)`, `never (2k to 4k)`, `only between 2k and 8k`, or why none.
+
+    `, warm` follows where a length that counts is: its times are of a cache.
+    """
     if found.kind == "trivial":
         return "trivial: budget >= length"
     if not found.lengths:
@@ -132,11 +143,12 @@ def measured_text(found: Crossover) -> str:
     span = f"{format_count(found.lengths[0])} to {format_count(found.lengths[-1])}"
     span = span if len(found.lengths) > 1 else format_count(found.lengths[0])
     turns = "" if found.steady else " (last of several)"
+    turns += ", warm" * bool(found.warm)
     if found.kind == "length":
         return f"from {format_length(found.seq_len or 0.0, 2)}{turns}"
     if found.kind == "only between":
         return between_text(found, 2) + turns
-    return f"{'always' if found.kind == 'always' else 'never'} ({span})"
+    return f"{'always' if found.kind == 'always' else 'never'} ({span}){', warm' * bool(found.warm)}"
 
 
 def modelled_text(found: Prediction | None) -> str:
@@ -153,7 +165,7 @@ def modelled_text(found: Prediction | None) -> str:
 
 def _interval(answer: Answer) -> str:
     if answer.interval is None:
-        return "one sample" if answer.measured.lengths else "-"
+        return "-"
     text = resampled_text(answer.measured, answer.interval)
     return text or f"the same in {answer.interval.same_answer:.0%}"
 
@@ -198,7 +210,7 @@ def overheads(outlook: Outlook) -> Table:
         ("length", "dense us", "quest us", "overhead us", "quest / dense", f"bytes\n{MODELLED}"),
         tuple(
             (
-                format_count(one.seq_len),
+                format_count(one.seq_len) + " (warm)" * one.warm,
                 format_us(one.dense_us),
                 format_us(one.quest_us),
                 _signed(one.overhead_us),

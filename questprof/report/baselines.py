@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from questprof.grid import NORMAL_DATA
 from questprof.model import Data, Point, Profile
 from questprof.points import kernels, setting
+from questprof.report.scanned import rows_of
 from questprof.report.section import Block
 from questprof.rows import Baseline, Row
-from questprof.scan import scan_rows
 from questprof.structs import canonical_json
 from questprof.units import format_count, format_us
 
@@ -21,7 +21,7 @@ MISSING = {"text": "–", "best": False}
 
 def build(profile: Profile, prefix: str) -> Block | None:
     """The section, or None where there is one baseline and one way to run Quest."""
-    rows = scan_rows(profile)
+    rows = rows_of(profile)
     groups: dict[bytes, list[Row]] = {}
     for row in rows:
         groups.setdefault(canonical_json(_cache(row.point)), []).append(row)

@@ -15,7 +15,7 @@ from questprof.report.scanned import rows_of
 from questprof.report.section import Block, Context
 from questprof.rows import Row
 from questprof.scan import point_key
-from questprof.units import format_count, format_us
+from questprof.units import format_count, format_ratio, format_us
 
 
 def build(profile: Profile, prefix: str, page: Context) -> Block | None:
@@ -105,5 +105,5 @@ def _row(row: Row) -> list[Cell]:
         number(row.quest_us, format_us, row.missing.get("quest_us", "")),
         number(row.speed_up, times, row.missing.get("speed_up", "")),
         number(each, format_us, row.missing.get("quest_us", "")),
-        number(row.bytes_ratio, lambda value: f"{value:.3f}", row.missing.get("bytes_ratio", "")),
+        number(row.bytes_ratio, format_ratio, row.missing.get("bytes_ratio", "")),
     ]

@@ -58,13 +58,16 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
 
 
 def _ceilings(profile: Profile) -> list[dict[str, Any]]:
-    best = best_ceiling(profile.header.ceilings)
+    """A line a ceiling of every run; the largest is told of each run, whose floors stand on it."""
     found = []
-    for ceiling in profile.header.ceilings:
-        stat = summarise(ceiling.samples_gb_s)
-        line = {"name": ceiling.name, "size": format_bytes(ceiling.num_bytes)}
-        if stat:
-            spread = f"{stat.p10:.4g}–{stat.p90:.4g}"
-            line |= {"median": f"{stat.median:.4g}", "spread": spread, "samples": str(stat.num_samples)}
-        found.append(line | {"best": stat is not None and stat.median == best})
+    for run in profile.runs:
+        best = best_ceiling(run.header.ceilings)
+        for ceiling in run.header.ceilings:
+            stat = summarise(ceiling.samples_gb_s)
+            name = f"{ceiling.name}, {run.name}" if profile.joined and run.name else ceiling.name
+            line = {"name": name, "size": format_bytes(ceiling.num_bytes)}
+            if stat:
+                spread = f"{stat.p10:.4g}–{stat.p90:.4g}"
+                line |= {"median": f"{stat.median:.4g}", "spread": spread, "samples": str(stat.num_samples)}
+            found.append(line | {"best": stat is not None and stat.median == best})
     return found

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from questprof.model import Environment, Profile, Record, Shape
 from questprof.report.scanned import rows_of
 from questprof.rows import Row
+from questprof.sweep.merge import rank
 
 Heads = tuple[int, int, int]
 
@@ -24,7 +25,8 @@ class Evidence:
     environment: Environment
     shape: Shape
     times: Profile
-    """The profile whose times are in the verdict: of several, the one with the most points of this shape."""
+    """The profile whose times are in the verdict: of several, the one with the most points of this shape, of
+    those the earliest; in whatever order they are given."""
     rows: tuple[Row, ...]
     """Its length scan, of this shape alone."""
     bytes: tuple[Profile, ...]
@@ -59,7 +61,7 @@ def evidence(profiles: Sequence[Profile]) -> tuple[Evidence, ...]:
 
 
 def _evidence(profiles: Sequence[Profile], rows: dict[int, list[Row]]) -> Evidence:
-    main = max(rows, key=lambda number: (len(rows[number]), -number))
+    main = min(rows, key=lambda number: (-len(rows[number]), rank(profiles[number])))
     times, shape = profiles[main], rows[main][0].point.shape
     here = [profile for profile in profiles if _device(profile) == _device(times)]
     counted = tuple(p for p in profiles if _has(p, "bytes", shape) and (p in here or _is_traced(p)))
@@ -71,7 +73,7 @@ def _evidence(profiles: Sequence[Profile], rows: dict[int, list[Row]]) -> Eviden
         bytes=counted,
         steps=tuple(p for p in here if _has(p, "amdahl", shape)),
         recall=tuple(p for p in profiles if _has(p, "recall", shape)),
-        roofs=tuple(p for p in here if p.header.roofs),
+        roofs=tuple(sorted((p for p in here if p.header.roofs), key=rank)),
         other_times=tuple(profiles[number] for number in rows if number != main),
         apart=(),
     )
@@ -79,15 +81,19 @@ def _evidence(profiles: Sequence[Profile], rows: dict[int, list[Row]]) -> Eviden
 
 
 def _with_apart(found: Evidence, profiles: Sequence[Profile]) -> Evidence:
-    """`found` with a line for every profile that it does not rest on."""
+    """`found` with a line for every profile that it does not rest on, or whose times it does not."""
     used, others = ({id(profile) for profile in own} for own in (found.used, found.other_times))
     names = {id(profile): name_of(profile, number) for number, profile in enumerate(profiles, start=1)}
-    times = f"times of the same shape, of another run; those here are of {names[id(found.times)]}"
-    said = [
-        f"{names[id(profile)]}: {times if id(profile) in others else _why_apart(profile, found)}"
-        for profile in profiles
-        if id(profile) not in used
-    ]
+    times = f"of the same shape, of another run; those here are of {names[id(found.times)]}"
+    said = []
+    for profile in profiles:
+        name = names[id(profile)]
+        if id(profile) in others and id(profile) in used:
+            said.append(f"the times of {name}, {times}")
+        elif id(profile) in others:
+            said.append(f"{name}: times {times}")
+        elif id(profile) not in used:
+            said.append(f"{name}: {_why_apart(profile, found)}")
     return replace(found, apart=tuple(said))
 
 

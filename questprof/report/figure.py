@@ -166,7 +166,7 @@ def _trace(
     return {
         "name": html.escape(name),
         "x": [cell.seq_len for cell in ordered],
-        "mode": "lines+markers" if symbol else "lines",
+        **({} if symbol else {"mode": "lines"}),
         "line": {"dash": dash},
         **({"marker": {"symbol": symbol}} if symbol else {}),
         "legendrank": _RANKS.index(role.split("-")[0]),

@@ -16,7 +16,7 @@ from questprof.report.scanned import rows_of
 from questprof.report.section import Block, Context
 from questprof.rows import Row
 from questprof.scan import point_key
-from questprof.units import format_count, format_us
+from questprof.units import format_count, format_ratio, format_us
 
 PICKS: Final = {"independent": "independently", "shared": "the same pages"}
 
@@ -93,7 +93,7 @@ def _row(row: Row) -> list[Cell]:
         return number(getattr(row, name), format_us, row.missing.get(name, ""))
 
     def share(name: str) -> Cell:
-        return number(getattr(row, name), lambda value: f"{value:.3f}", row.missing.get(name, ""))
+        return number(getattr(row, name), format_ratio, row.missing.get(name, ""))
 
     return [
         Cell(format_count(row.seq_len), row.seq_len),

@@ -17,25 +17,23 @@ from msgspec.structs import replace
 
 from questprof.errors import QuestprofError
 from questprof.model import Profile, Record
+from questprof.printable import printable
 
 MOST_RECORDS: Final = 20_000
 """Records of one page."""
 MOST_PAGE_BYTES: Final = 100 << 20
 MOST_TEXT: Final = 2000
 """Characters of one text: a long command line has fewer."""
-POSSIBLE: Final = (1e-9, 1e15)
-"""Of a sample, us or GB/s: a femtosecond to thirty years."""
 _LONG: Final = re.compile(rb'"(?:[^"\\\\]|\\\\.){%d}' % MOST_TEXT)
+_CONTROL: Final = re.compile(rb"\\[bfru]|\x7f")
 _OUT: Final = "`questprof export` writes every record as CSV; give the page fewer profiles or settings."
 
 
 def bounded(profile: Profile) -> Profile:
     """`profile` with every text cut to MOST_TEXT characters that UTF-8 can hold.
 
-    QuestprofError for a sample beyond what any clock reads: arithmetic on it overflows. Samples that are
-    zero, negative or not finite are no figures, which the findings say themselves.
+    Control characters, and those that turn the direction of the words behind them, become U+FFFD.
     """
-    _refuse_impossible(profile)
     records = tuple(record if _is_short(record) else _cut(record) for record in profile.records)
     same = all(one is other for one, other in zip(records, profile.records, strict=True))
     return replace(
@@ -45,25 +43,6 @@ def bounded(profile: Profile) -> Profile:
         warnings=_cut(profile.warnings),
         name=_cut(profile.name),
     )
-
-
-def _refuse_impossible(profile: Profile) -> None:
-    """QuestprofError for the first sample outside POSSIBLE, with its record."""
-    samples = [(f"ceiling {one.name}", one.samples_gb_s) for one in profile.header.ceilings]
-    for record in profile.records:
-        samples += [(f"{stage} of point {record.point_id}", own) for stage, own in record.times_us.items()]
-        samples += [
-            (f"{one.name} of point {record.point_id}", one.samples_gb_s) for one in record.calibration
-        ]
-    low, high = POSSIBLE
-    for where, own in samples:
-        odd = [value for value in (min(own, default=1.0), max(own, default=1.0)) if 0 < value < math.inf]
-        if any(not low <= value <= high for value in odd):
-            raise QuestprofError(
-                f"{_cut_text(profile.name) or 'profile'}, {_cut_text(where)}",
-                f"it holds a sample of {next(value for value in odd if not low <= value <= high):.3g}",
-                f"No clock reads that: samples lie from {low:g} to {high:g}. Restore the file.",
-            )
 
 
 def refuse_too_many(profiles: Sequence[Profile]) -> None:
@@ -83,7 +62,7 @@ def refuse_too_large(page: str) -> None:
 def _is_short(record: Record) -> bool:
     """Whether no text of `record` has to be cut, seen from its JSON: faster than field by field."""
     text = msgspec.json.encode(record)
-    return text.isascii() and not _LONG.search(text)
+    return text.isascii() and not _LONG.search(text) and not _CONTROL.search(text)
 
 
 def _cut(value: Any) -> Any:
@@ -113,7 +92,7 @@ def _cut_struct(value: msgspec.Struct) -> msgspec.Struct:
 def _cut_text(text: str) -> str:
     if len(text) > MOST_TEXT:
         text = f"{text[:MOST_TEXT]}… ({len(text)} characters)"
-    return text if text.isascii() else text.encode(errors="replace").decode()
+    return printable(text if text.isascii() else text.encode(errors="replace").decode(), "\ufffd")
 
 
 def dumps(value: Any, **settings: Any) -> str:

@@ -34,6 +34,7 @@
     const paint = colour(COLOURS[role] || role);
     const width = role.endsWith("floor") || role === "ceiling" ? 1.5 : role === "quest" ? (focus ? 3.5 : 1.5) : 2;
     return {
+      mode: "lines+markers",
       ...trace,
       y: y[unit],
       hoverinfo: "text",
@@ -217,7 +218,7 @@
     const safe = /^[=+\-@\t\r]/.test(text) && !number.test(text) ? `'${text}` : text;
     return /[",\n\r]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe;
   };
-  const written = (cell) => cell.dataset.value || [...cell.childNodes].filter((one) => one.nodeName !== "ABBR")
+  const written = (cell) => cell.dataset.v || [...cell.childNodes].filter((one) => one.nodeName !== "ABBR")
     .map((one) => (one.nodeName === "BR" ? " " : one.textContent)).join("").replace(/\s+/g, " ").trim();
   function csv(table) {
     const held = [];

@@ -7,10 +7,9 @@ and a content security policy lets only the page's own scripts run and loads not
 from __future__ import annotations
 
 import base64
-import gc
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -18,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 import questprof
+from questprof.collecting import uncollected
 from questprof.errors import QuestprofError
 from questprof.files import cannot_write, write_whole
 from questprof.model import Profile
@@ -41,11 +41,13 @@ from questprof.report.records import lines
 from questprof.report.section import Block, Context, Section
 from questprof.report.static import Pictures
 from questprof.report.verdict import answers, fallback
-from questprof.sweep.merge import merge_profiles
+from questprof.sweep.merge import merge_profiles, without_copies
 
 PlotlyJs = Literal["inline", "cdn", "directory"]
 HERE: Final = Path(__file__).parent
 PLOTLY_FILE: Final = "plotly.min.js"
+_END_TAGS: Final = re.compile(r"</t[dhr]>\n?|(?<=<tr>)\n")
+"""Of cells and rows, which end where the next begins: a tenth of a large page without its library."""
 
 SECTIONS: Final = (
     Section("length-scan", "Length scan", length_scan.build, asks=True),
@@ -80,24 +82,13 @@ def render(profiles: Sequence[Profile], *, plotlyjs: PlotlyJs = "inline", lead: 
     if not profiles:
         raise QuestprofError("report", "there is no profile to show", "Name at least one .jsonl profile.")
     limits.refuse_too_many(profiles)
-    with _uncollected():
+    with uncollected():
         return _render(profiles, plotlyjs, lead)
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the cycle collector: what a page is made of lives until it is done; looking costs a third."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 def _render(profiles: Sequence[Profile], plotlyjs: PlotlyJs, lead: Sequence[str]) -> str:
-    given = [limits.bounded(profile) for profile in profiles]
+    originals, copies = without_copies(profiles)
+    given = [limits.bounded(profile) for profile in originals]
     merged = merge_profiles(given)
     found = evidence(merged)
     parts = [_part(profile, f"p{i}", found, _members(profile, given)) for i, profile in enumerate(merged, 1)]
@@ -114,7 +105,7 @@ def _render(profiles: Sequence[Profile], plotlyjs: PlotlyJs, lead: Sequence[str]
             lead=lead,
             parts=parts,
             comparison=compared,
-            why_not_compared=why_not_compared,
+            notices=(*copies, *filter(None, [why_not_compared])),
             pictures=pictures,
             title=f"questprof: {', '.join(dict.fromkeys(part['device_name'] for part in parts))}",
             version=questprof.__version__,
@@ -122,6 +113,7 @@ def _render(profiles: Sequence[Profile], plotlyjs: PlotlyJs, lead: Sequence[str]
             scripts=scripts,
         )
     )
+    page = _END_TAGS.sub("", page)
     limits.refuse_too_large(page)
     return page
 

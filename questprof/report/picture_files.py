@@ -51,7 +51,7 @@ def picture_files(page: str) -> dict[str, str]:
             stem = "-".join(part for part in (found["part"], found["section"]) if part not in (None, "1"))
         elif found["heading"]:
             title = _text(found["heading"])
-        elif drawn := svg(json.loads(found["json"]), f"picture-{len(files)}", html.escape(title)):
+        elif drawn := svg(json.loads(found["json"]), f"s{len(files)}", html.escape(title)):
             caption = _CAPTION.search(page, found.end())
             counts[stem] += 1
             said = (_text(caption[1]) if caption else "") + source
@@ -102,7 +102,8 @@ def _alone(drawn: str, title: str, caption: str, light: str, dark: str) -> str:
     texts = _texts(titles, "title", _LINE_HEIGHT + 4) + _texts(notes, "note", bottom + _LINE_HEIGHT)
     style = (
         f"svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}"
-        "text{font:8.5px system-ui,sans-serif;fill:var(--ink)}.tick,.note{fill:var(--muted)}"
+        "path{stroke-linejoin:round}text{font:8.5px system-ui,sans-serif;fill:var(--ink)}"
+        ".tick,.note{fill:var(--muted)}"
         ".tick,.middle{text-anchor:middle}.side{text-anchor:end}.title{font-size:11px;font-weight:600}"
     )
     body = drawn.replace("<svg ", f'<svg y="{top}" width="{WIDTH}" height="{box[1]}" ', 1)

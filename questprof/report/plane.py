@@ -17,7 +17,7 @@ from questprof.report.section import Block, Context
 from questprof.report.verdict import USUAL_LENGTH
 from questprof.rows import Row
 from questprof.scan import point_key
-from questprof.units import format_count, format_us, six_digits
+from questprof.units import format_count, format_ratio, format_us, six_digits
 
 MOST_CELLS: Final = 400
 Place = tuple[int, int]
@@ -111,9 +111,13 @@ def _panel(
         Quantity(
             "speed-up", MEASURED, times, _of(by_place, lambda row: row.speed_up if row.usable else None)
         ),
-        Quantity("bytes over dense, eq. (12)", MODELLED, _ratio, _of(by_place, lambda row: row.bytes_ratio)),
-        Quantity("bytes over dense", source, _ratio, {place: ratio for place, (ratio, _) in counted.items()}),
-        Quantity("attention mass", "counted: real queries", _ratio, kept),
+        Quantity(
+            "bytes over dense, eq. (12)", MODELLED, format_ratio, _of(by_place, lambda row: row.bytes_ratio)
+        ),
+        Quantity(
+            "bytes over dense", source, format_ratio, {place: ratio for place, (ratio, _) in counted.items()}
+        ),
+        Quantity("attention mass", "counted: real queries", format_ratio, kept),
     ]
     shown = [one for one in quantities if one.values]
     if len(shown) > 3:
@@ -131,10 +135,6 @@ def _panel(
 
 def _of(rows: Mapping[Place, Row], value: Callable[[Row], float | None]) -> dict[Place, float]:
     return {place: found for place, row in rows.items() if (found := value(row)) is not None}
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.3f}"
 
 
 def _figure(one: Quantity, places: Sequence[Place]) -> Figure:

@@ -22,17 +22,19 @@ Line = tuple[str, int]
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of records by (kind, point_id), and of dense records by what they share with a point."""
+    """Lines of records by (kind, point_id), and of dense records by file and what they share with a point."""
 
     by_id: Mapping[tuple[str, str], tuple[Line, ...]]
-    dense: Mapping[bytes, tuple[Line, ...]]
+    dense: Mapping[tuple[str, bytes], tuple[Line, ...]]
 
     def of_points(self, points: Iterable[Point], kind: str = "sweep") -> str:
-        """`grid.jsonl, lines 2-43`: the records of the points and the dense ones beside them."""
+        """`grid.jsonl, lines 2-43`: the records of the points and the dense ones of their run beside them."""
         found: dict[Line, None] = {}
         for point in points:
-            found |= dict.fromkeys(self.by_id.get((kind, point.point_id), ()))
-            found |= dict.fromkeys(self.dense.get(_dense_key(point), ()) if kind == "sweep" else ())
+            own = self.by_id.get((kind, point.point_id), ())
+            found |= dict.fromkeys(own)
+            for name in dict.fromkeys(name for name, _ in own) if kind == "sweep" else ():
+                found |= dict.fromkeys(self.dense.get((name, _dense_key(point)), ()))
         return ranges(found)
 
     def of_kinds(self, kinds: Collection[str]) -> str:
@@ -43,13 +45,13 @@ class Lines:
 def lines(profiles: Sequence[Profile]) -> Lines:
     """The lines of every record of `profiles`, which are as they were read."""
     by_id: dict[tuple[str, str], list[Line]] = {}
-    dense: dict[bytes, list[Line]] = {}
+    dense: dict[tuple[str, bytes], list[Line]] = {}
     for number, profile in enumerate(profiles, start=1):
         for record, line in zip(profile.records, numbers(profile), strict=True):
             place = profile.name or f"profile {number}", line
             by_id.setdefault((record.kind, record.point_id), []).append(place)
             if record.kind == "sweep" and record.point.policy == "dense":
-                dense.setdefault(_dense_key(record.point), []).append(place)
+                dense.setdefault((place[0], _dense_key(record.point)), []).append(place)
     return Lines(
         {key: tuple(found) for key, found in by_id.items()},
         {key: tuple(found) for key, found in dense.items()},

@@ -43,9 +43,7 @@ class Pictures:
         marks = sum(len(trace.get("x") or ()) for trace in spec["data"])
         wanted = spec.get("picture", True) and marks <= MOST_MARKS
         fits = wanted and self.drawn < MOST_PICTURES and _has_matplotlib()
-        picture = (
-            svg(spec, f"picture-{self.drawn}", (found["label"] or "Figure").partition(".")[0]) if fits else ""
-        )
+        picture = svg(spec, f"s{self.drawn}", (found["label"] or "Figure").partition(".")[0]) if fits else ""
         self.drawn += bool(picture)
         self.left_out += not fits
         return f"{found[0]}<noscript>{picture}</noscript>" if picture else found[0]
@@ -67,7 +65,7 @@ def svg(spec: Mapping[str, Any], salt: str, label: str) -> str:
         renderer = RendererSVG(WIDTH, picture_height(traces), out, metadata={"Date": None})
         draw(renderer, spec, traces)
         renderer.finalize()
-    return _small(out.getvalue(), label)
+    return _small(out.getvalue(), salt, label)
 
 
 @lru_cache(maxsize=1)
@@ -80,9 +78,13 @@ def _has_matplotlib() -> bool:
 
 
 _MARKS: Final = re.compile(r'<g(?P<clip> clip-path="[^"]*")?>(?P<marks>(?:<use [^>]*/>)+)</g>')
+_ID: Final = re.compile(r' id="([a-z0-9]+)"')
 _STYLE: Final = re.compile(r' style="[^"]*"')
 _ATTRIBUTE: Final = re.compile(r' (d|x|y|style)="([^"]*)"')
-_DIGITS: Final = re.compile(r"(\d+\.\d)\d+")
+_DIGITS: Final = re.compile(r"(\d+\.\d)\d*")
+_DOWN: Final = re.compile(r"M(\S+) (\S+) \1 ([^ M]+)(?=M|$)")
+_ACROSS: Final = re.compile(r"M(\S+) (\S+) (\S+) \2(?=M|$)")
+_COMMAND: Final = re.compile(r"\s*([MLCz])\s*")
 _CLEANING: Final = (
     (re.compile(r"<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL), ""),
     (re.compile(r"\s*\n\s*"), " "),
@@ -95,23 +97,37 @@ _CLEANING: Final = (
 
 
 def _shortened(found: re.Match[str]) -> str:
-    """An attribute without spaces that mean nothing and digits beyond a tenth of a pixel."""
+    """An attribute without what means nothing: spaces, defaults, digits beyond a tenth of a pixel."""
     name, value = found.groups()
-    value = value.replace("; ", ";").replace(": ", ":") if name == "style" else _DIGITS.sub(r"\1", value)
+    if name == "style":
+        value = value.replace("; ", ";").replace(": ", ":").replace("stroke-dashoffset:0;", "")
+    else:
+        value = _DIGITS.sub(_tenths, value)
+    if name == "d":
+        value = _COMMAND.sub(r"\1", value)
+        if "C" not in value:  # behind a move, points are lines unsaid
+            value = _DOWN.sub(r"M\1 \2V\3", value.replace("L", " "))
+            value = _ACROSS.sub(r"M\1 \2H\3", value)
     return f' {name}="{value.strip()}"'
 
 
-def _small(text: str, label: str) -> str:
-    """Matplotlib's file as an element of the page."""
-    head, separator, body = text.partition("<defs>")
+def _tenths(found: re.Match[str]) -> str:
+    return found[1].removesuffix(".0")
+
+
+def _small(text: str, salt: str, label: str) -> str:
+    """Matplotlib's file as an element of the page, whose ids begin with `salt`."""
+    head, _, body = text.partition("</defs>")  # behind the style of all lines, which is the page's
     for pattern, replacement in _CLEANING:
         body = pattern.sub(replacement, body)
     body = _MARKS.sub(_styled_once, _ATTRIBUTE.sub(_shortened, body))
     for role, colour in COLOURS.items():
         body = body.replace(colour, f"var(--{role})")
+    for number, name in enumerate(dict.fromkeys(_ID.findall(body))):
+        body = body.replace(name, f"{salt}-{number}")
     box = re.search(r'viewBox="([^"]*)"', head)
     assert box is not None
-    return f'<svg class="picture" role="img" aria-label="{label}" viewBox="{box[1]}">{separator}{body}'
+    return f'<svg class="picture" role="img" aria-label="{label}" viewBox="{box[1]}">{body}'
 
 
 def _styled_once(found: re.Match[str]) -> str:

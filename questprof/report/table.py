@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from questprof.crossover.tables import MEASURED, MODELLED
 from questprof.rows import Row, Stat
 from questprof.scan import EXTRA_STAGES, TIMED
-from questprof.units import format_bytes, format_count, format_us
+from questprof.units import format_bytes, format_count, format_ratio, format_us
 
 
 class Column(NamedTuple):
@@ -28,10 +28,6 @@ def _field(field: str, head: str, source: str, text: Callable[[Any], str]) -> Co
 
 def _times(value: float) -> str:
     return f"{value:.2f}x" if value < 10 else f"{value:.1f}x" if value < 100 else f"{value:.0f}x"
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.3f}"
 
 
 def _interval(value: tuple[float, float]) -> str:
@@ -67,11 +63,11 @@ _SPREAD: Final = (
 _TAIL: Final = (
     _field("dense_x_floor", "dense / floor", _OVER_FLOOR, _times),
     _field("quest_x_floor", "quest / floor", _OVER_FLOOR, _times),
-    _field("bytes_ratio", "bytes, eq. (12)", MODELLED, _ratio),
+    _field("bytes_ratio", "bytes, eq. (12)", MODELLED, format_ratio),
     _field("most_speed_up", "speed-up at most", MODELLED, _times),
 )
 _READ: Final = _field("dense_x_read", "dense / read", _OVER_READ, _times)
-_UNION: Final = _field("union_ratio", "union / K", "counted: page ids", _ratio)
+_UNION: Final = _field("union_ratio", "union / K", "counted: page ids", format_ratio)
 _CHECK: Final = Column(
     "check_ratio", "error / tolerance", "check", lambda row: row.check_ratio, lambda value: f"{value:.2g}"
 )

@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from questprof.crossover.sentences import crossover, format_length, format_speed_up
-from questprof.crossover.tables import measured_text
+from questprof.crossover.sentences import (
+    between_text,
+    crossover,
+    format_length,
+    format_speed_up,
+    warm_text,
+)
 from questprof.model import Point, Profile, Shape, shape_presets
 from questprof.report.evidence import Evidence, heads_of
 from questprof.rows import Row, Series
@@ -142,18 +147,20 @@ def _crossing(one: Series) -> Part:
     elif at.kind == "length":
         value = f"Quest is faster from {format_length(at.seq_len or 0.0)}"
     elif at.kind == "only between":
-        value = f"Quest is faster {measured_text(at)}"
+        value = f"Quest is faster {between_text(at, 2)}{'' if at.steady else ' (last of several)'}"
     else:
         span = " to ".join(dict.fromkeys(format_count(at.lengths[i]) for i in (0, -1)))
         never = "not faster at any" if at.kind == "never in range" else "faster at every"
         value = f"Quest is {never} length measured above the budget ({span})"
+    warm = warm_text(at)
+    value += f", {warm} (times of a cache, not of memory)" if warm else ""
     return Part("Quest pays", value, "measured: clock, over the fastest dense baseline")
 
 
 def _attention(row: Row | None, group: Sequence[Series]) -> Part:
     if row is None or row.speed_up is None:
         return Part("Attention", "", "no point above the budget has a valid pair of figures")
-    value = f"{format_speed_up(row.speed_up)} at {format_count(row.seq_len)}"
+    value = f"{format_speed_up(row.speed_up)} at {format_count(row.seq_len)}{' (warm)' * bool(row.warm)}"
     source = f"measured: clock, over the fastest dense, {row.dense_backend}"
     if row.point.shape.group_size > 1 and (both := _twin(row, group)):
         source += f"; {format_speed_up(both)} if the query heads of a group pick the same pages"
@@ -195,7 +202,7 @@ def _per_token(found: Evidence, one: Series, row: Row | None) -> Part:
     at = "" if row and told.point.seq_len == row.seq_len else f" at {format_count(told.point.seq_len)}"
     source = f"measured: clock, whole decode step, {_weights(told.point)} weights"
     source += "".join(f"; {format_speed_up(one.speedup)} with {_weights(one.point)}" for one in others[:3])
-    return Part("Per token", format_speed_up(told.speedup) + at, source)
+    return Part("Per token", format_speed_up(told.speedup) + at + " (warm)" * told.warm, source)
 
 
 def _weights(point: Point) -> str:
@@ -271,9 +278,10 @@ def _roof(found: Evidence, row: Row, stage: str) -> str:
     from questprof.roofline.display import ROOF_NAMES
     from questprof.roofline.finding import roofline
 
-    records = tuple(r for r in found.times.records if r.point == row.point)
+    run = next(run for run in found.times.runs if any(r.point == row.point for r in run.records))
+    records = tuple(r for r in run.records if r.point == row.point)
     roofs = next((profile.header.roofs for profile in found.roofs), None)
-    header = replace(found.times.header, roofs=roofs)
+    header = replace(run.header, roofs=roofs)
     lines = roofline(Profile(header, records)).lines
     names = ROOF_NAMES[found.environment.device]
     return next((text for line in lines if line.stage == stage and (text := line.roof_text(names))), "")
@@ -284,15 +292,12 @@ def _equal_mass(found: Evidence, one: Series) -> Iterable[str]:
     from questprof.recall.answers.equal_mass import join
     from questprof.recall.answers.evaluation import evaluations
 
-    timed = replace(
-        found.times,
-        records=tuple(
-            record
-            for record in found.times.records
-            if record.kind == "sweep"
+    timed = found.times.only(
+        lambda record: (
+            record.kind == "sweep"
             and record.point.batch_size == one.batch_size
             and heads_of(record.point.shape) == heads_of(found.shape)
-        ),
+        )
     )
     for profile in found.recall:
         for evaluation in evaluations(profile):

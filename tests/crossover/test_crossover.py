@@ -369,12 +369,13 @@ def test_an_interval_may_leave_the_range():
     assert resampled_text(crossover(one), found).endswith("to beyond 32k")
 
 
-def test_one_sample_cannot_be_resampled():
-    """Drawn again it is the same: an interval of one length would claim a precision that nobody knows."""
+def test_a_point_of_one_sample_is_left_out():
+    """Drawn again it is the same: what it says claims a precision that nobody knows."""
     one = noisy({8192: ((50.0,), (100.0,)), 32768: ((200.0,) * 3, (100.0,) * 3)})
-    assert crossover(one).seq_len == pytest.approx(16384)
-    assert resampled(one) is None
-    assert sentence(one) == "Budget 16: Quest is faster from 16k tokens; 2.0x at 32k."
+    assert crossover(one).lengths == (32768,)
+    assert resampled(one) == Resampled(None, None, 1.0)
+    assert "16k" not in sentence(one)
+    assert "8k dense samples too few" in sentence(one)
 
 
 def test_answers_without_a_length_have_a_share_alone():

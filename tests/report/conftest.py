@@ -13,6 +13,9 @@ import pytest
 
 NUMBER = re.compile(r"-?[0-9.]+")
 VOID = {"meta", "input", "link", "img", "br", "hr"}
+ENDS_BEFORE = {"td": {"td", "th"}, "th": {"td", "th"}, "tr": {"td", "th", "tr"}}
+"""Elements that the start of another ends, where the page does not end them itself."""
+ENDS_WITHIN = {"thead", "tbody", "table"}
 
 
 @dataclass
@@ -30,12 +33,19 @@ class Page(HTMLParser):
         assert self._open == [], f"left open: {[tag for tag, _, _ in self._open]}"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._end(ENDS_BEFORE.get(tag, set()))
         element = (tag, {name: value or "" for name, value in attrs}, [])
         self.elements.append(element)
         if tag not in VOID:
             self._open.append(element)
 
+    def _end(self, tags: set[str]) -> None:
+        while self._open and self._open[-1][0] in tags:
+            self._open.pop()
+
     def handle_endtag(self, tag: str) -> None:
+        if tag in ENDS_WITHIN:
+            self._end({"td", "th", "tr"})
         opened = self._open.pop()
         assert opened[0] == tag, f"</{tag}> closes <{opened[0]}>"
 
@@ -67,7 +77,7 @@ class Page(HTMLParser):
         """(raw value, text) down every column of the length-scan tables, by field."""
         columns: dict[str, list[tuple[str | None, str]]] = {}
         for name, attrs, text in self._cells():
-            raw = attrs.get("data-value") or (text if NUMBER.fullmatch(text) else None)
+            raw = attrs.get("data-v") or (text if NUMBER.fullmatch(text) else None)
             columns.setdefault(name, []).append((raw, text))
         return columns
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import html_tables
 import pytest
 from msgspec.structs import replace
 
@@ -31,9 +32,9 @@ def tables_of(parse):
 def _grid(table) -> list[list[str]]:
     """Texts by row and column, a spanning cell in every row (not column) that it covers."""
     grid: dict[tuple[int, int], str] = {}
-    for y, html_row in enumerate(re.findall(r"<tr.*?</tr>", table.html, re.S)):
+    for y, html_row in enumerate(html_tables.rows(table.html)):
         x = 0
-        for attrs, text in re.findall(r"<t[hd]([^>]*)>(.*?)</t[hd]>", html_row, re.S):
+        for attrs, text in html_row:
             while (y, x) in grid:
                 x += 1
             span = re.search(r'rowspan="(\d+)"', attrs)

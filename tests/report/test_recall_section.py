@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import html_tables
 import pytest
 from msgspec.structs import replace as changed
 from planted_recall import MODEL, Planted, calm_mass
@@ -41,8 +42,7 @@ def section_of(parse):
 def rows_of(section, label: str) -> list[list[str]]:
     """Texts of the table whose region is labelled so."""
     region = re.search(rf'aria-label="Table: {re.escape(label)}.*?</table>', section.html, re.S)
-    rows = re.findall(r"<tr.*?</tr>", region[0], re.S)
-    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in rows]
+    cells = html_tables.texts(region[0])
     return [[" ".join(re.sub("<[^>]*>", " ", text).split()) for text in row] for row in cells]
 
 
