@@ -9,6 +9,7 @@ the ceiling is a fault of the ceiling, never a pass.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -69,7 +70,7 @@ def cpu_readers(environment: Environment) -> list[CpuReader]:
     buffer = streaming_cpu.stream_buffer(num_bytes)
     k, v = buffer[: len(buffer) // 2], buffer[len(buffer) // 2 :]
     readers = []
-    for threads in sorted({1, environment.num_workers}):
+    for threads in sorted({1, environment.num_workers}, reverse=True):
         suffix = f"{threads} thread{'s' * (threads > 1)}"
         for name, streams in streaming_cpu.READERS:
             read = partial(streaming_cpu.read_streams, buffer, streams, threads)
@@ -79,18 +80,24 @@ def cpu_readers(environment: Environment) -> list[CpuReader]:
     return readers
 
 
-def measure_cpu(environment: Environment) -> tuple[tuple[Ceiling, ...], CpuReader]:
-    """(all readers' figures, a fresh copy of the fastest reader for use between samples)."""
-    readers = cpu_readers(environment)
-    for reader in readers:
-        reader.read()  # compiles
-        reader.run()
-    finalists = sorted(readers, key=lambda reader: min(reader.seconds))[:CPU_FINALISTS]
-    for _ in range(CPU_ROUNDS):
-        for reader in finalists:
+def measure_cpu(environment: Environment, limit_s: float = math.inf) -> tuple[tuple[Ceiling, ...], CpuReader]:
+    """(all readers' figures, a fresh copy of the fastest reader for use between samples).
+
+    After `limit_s` seconds no further read begins, but for one of one reader.
+    """
+    end = time.perf_counter() + limit_s
+    tried: list[CpuReader] = []
+    for reader in cpu_readers(environment):
+        if not tried or time.perf_counter() < end:
+            reader.read()  # compiles
+            reader.run()
+            tried.append(reader)
+    finalists = sorted(tried, key=lambda reader: min(reader.seconds))[:CPU_FINALISTS]
+    for reader in finalists * CPU_ROUNDS:
+        if time.perf_counter() < end:
             reader.run()
     best = min(finalists, key=lambda reader: statistics.median(reader.seconds))
-    return tuple(r.ceiling() for r in readers), CpuReader(best.name, best.read, best.num_bytes)
+    return tuple(r.ceiling() for r in tried), CpuReader(best.name, best.read, best.num_bytes)
 
 
 def measure_cuda() -> tuple[Ceiling, ...]:

@@ -26,6 +26,7 @@ from questprof.commands.report import report
 from questprof.commands.roofline import roofline
 from questprof.commands.sweep import sweep
 from questprof.errors import Exit, QuestprofError
+from questprof.printable import printable
 
 
 class _Commands(TyperGroup):
@@ -107,7 +108,7 @@ def main() -> None:
 
 
 def _say(error: QuestprofError) -> None:
-    print(f"error: {error.what}\n  why: {error.why}\n  fix: {error.fix}", file=sys.stderr)
+    print(printable(f"error: {error.what}\n  why: {error.why}\n  fix: {error.fix}"), file=sys.stderr)
 
 
 def _lost(lost: streams.OutputLostError) -> Exit:

@@ -22,10 +22,12 @@ from questprof.model import Point, Profile, Record
 from questprof.recall.rows import HeadRow, PageRow, recall_records, trace_id
 from questprof.rows import Row, Stat, summarise
 from questprof.scan import scan_rows, verdict
-from questprof.units import format_count, parse_count
+from questprof.units import count, format_count, parse_count
 
 MEASURED: Final = "measured: clock"
 LAID: Final = "laid end to end from median durations: positions are not measured"
+SHOWN: Final = 12
+"""Points that an error offers, a line each."""
 _STATS: Final = ("median", "p10", "p90", "p50", "p95", "p99")
 """p50, p95 and p99 are of single steps; p50 is that of steps timed one by one, which means in a row lack."""
 _TIMING: Final = (
@@ -100,7 +102,7 @@ def _columns(profile: Profile) -> list[str]:
 
 
 def _stages(record: Record) -> list[str]:
-    counted = (count.stage for count in record.counts)
+    counted = (one.stage for one in record.counts)
     return list(
         dict.fromkeys([*record.times_us, *record.floor_bytes, *record.bytes, *counted, *record.energy])
     )
@@ -171,8 +173,8 @@ def _of_stage(record: Record, stage: str) -> dict[str, Any]:
         values["single_num_samples"] = len(single.samples_us)
     counts: list[tuple[str, ByteCount | StageCount]] = [*record.bytes.get(stage, {}).items()]
     counts += [(c.source, c) for c in record.counts if c.stage == stage and c.mode == "isolated"]
-    for source, count in counts:
-        values |= {f"{source}_read_bytes": count.read, f"{source}_write_bytes": count.write}
+    for source, counted in counts:
+        values |= {f"{source}_read_bytes": counted.read, f"{source}_write_bytes": counted.write}
     if energy:
         values |= {f"energy_{name}": getattr(energy, name) for name in ("joules", "seconds", "launches")}
     return {name: values.get(name) for name in _STAGE_COLUMNS}
@@ -200,11 +202,15 @@ def find_row(profile: Profile, wanted: str | None) -> Row:
     found = [row for row in rows if wanted is None or _names(wanted, row.point)]
     if len(found) == 1:
         return found[0]
-    shown = "; ".join(f"{row.point.point_id} is {_describe(row.point)}" for row in (found or rows)[:12])
+    offered = found or list(rows)
+    shown = [f"    {row.point.point_id}  {_describe(row.point)}" for row in offered[:SHOWN]]
+    more = [f"    and {len(offered) - SHOWN} more, in the CSV"] if len(offered) > SHOWN else []
     raise QuestprofError(
         f"--point {wanted}" if wanted else "a trace shows one point",
-        f"{len(found)} points of the profile fit",
-        f"Name one by its id: {shown}." if shown else "Name a profile with Quest points.",
+        f"{len(found) or 'none'} of the {count(len(rows), 'Quest point')} of the profile fit",
+        "\n".join(["Name one by its id, or as LENGTH:BUDGET:", *shown, *more])
+        if shown
+        else "Name a profile with Quest points.",
     )
 
 

@@ -57,6 +57,23 @@ def check_writable(path: Path) -> None:
     Makes nothing: whoever writes makes the folder, so that what is refused later leaves none behind.
     """
     check_regular(path)
+    _check_folder(path)
+
+
+def check_appendable(path: Path) -> None:
+    """QuestprofError unless text can be added to `path`: what is there and no folder, or a new file.
+
+    Opens no pipe: whoever reads it waits for the text.
+    """
+    if path.is_dir():
+        check_regular(path)
+    if not path.exists():
+        _check_folder(path)
+    elif not os.access(path, os.W_OK):
+        raise cannot_write(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def _check_folder(path: Path) -> None:
     try:
         there = next(folder for folder in path.absolute().parents if folder.exists())
         with tempfile.TemporaryFile(dir=there):

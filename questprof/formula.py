@@ -270,11 +270,13 @@ def _share_factor(d: Document) -> str:
 
 
 def _ratio_name(d: Document) -> str:
-    """What the read ratio is called, with its formula."""
+    """What the read ratio is called, with its formula: T for S where a page is no whole number of tiles."""
+    whole = d["page_size"] % d["physical_tile"] == 0
+    size, tiles = ("S", "") if whole else ("T", ", T tokens a page in whole tiles")
     if d["summary_layout"] == "paired":
-        return "read ratio 1/S + K/P, eq. (12)"
-    term = "1/(2S)" if d["group_size"] == 1 else f"(1 - 2^-{d['group_size']})/S"
-    return f"read ratio {term} + K/P, eq. (12) over a transposed summary (ours)"
+        return f"read ratio 1/{size} + K/P, eq. (12){tiles}"
+    term = f"1/(2{size})" if d["group_size"] == 1 else f"(1 - 2^-{d['group_size']})/{size}"
+    return f"read ratio {term} + K/P, eq. (12) over a transposed summary (ours){tiles}"
 
 
 def _ratio_terms(d: Document) -> str:

@@ -8,7 +8,7 @@ dense baselines are therefore measured in every block.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -131,8 +131,12 @@ def _stepped(item: str, first: int, last: int, step_text: str, what: str) -> lis
             f"{what} range {item.strip()!r}", "its step does not start with +", "Write 2k..32k:+2k."
         )
     step = parse_count(step_text[1:], f"{what} step")
-    if step < 1 or (last - first) % step:
-        nearest = first + (last - first) // max(1, step) * step
+    if step < 1:
+        raise QuestprofError(
+            f"{what} range {item.strip()!r}", "its step is 0, which leads nowhere", "Write 2k..32k:+2k."
+        )
+    if (last - first) % step:
+        nearest = first + (last - first) // step * step
         raise QuestprofError(
             f"{what} range {item.strip()!r}",
             f"{format_count(last)} is no whole number of steps from {format_count(first)}",
@@ -169,15 +173,19 @@ def resolve_shape(
     head_dim: int | None = None,
     layers: int | None = None,
 ) -> Shape:
-    """The shape `name`: a preset, or a path to a Hugging Face config.json; then the overrides."""
-    base = _config_shape(Path(name)) if name.endswith(".json") else _preset(name)
+    """The shape `name`: a preset, or a path to a Hugging Face config.json; then the overrides.
+
+    Other query heads leave the KV heads as they are, unless each query head had one of its own: then they
+    still do. QuestprofError where the query heads do not divide among them.
+    """
+    base = _named(name)
     num_qo_heads = heads or base.num_qo_heads
     overridden = any((heads, kv_heads, head_dim))
     return validate_shape(
         Shape(
             name=f"{base.name}*" if overridden else base.name,
             num_qo_heads=num_qo_heads,
-            num_kv_heads=kv_heads or (num_qo_heads if heads else base.num_kv_heads),
+            num_kv_heads=kv_heads or (num_qo_heads if base.group_size == 1 else base.num_kv_heads),
             head_dim=head_dim or base.head_dim,
             kv_dtype=kv_dtype,
             summary_dtype="" if summary_dtype == kv_dtype else summary_dtype,
@@ -186,16 +194,22 @@ def resolve_shape(
     )
 
 
-def _preset(name: str) -> Shape:
-    presets = shape_presets()
-    if name not in presets:
-        raise QuestprofError(
-            f"shape {name!r}",
-            "there is no preset of that name",
-            f"Choose {', '.join(presets)}, name a Hugging Face config.json, or override "
-            "--heads, --kv-heads and --head-dim of a preset.",
-        )
-    return presets[name]
+def _named(name: str) -> Shape:
+    """The preset `name`, or the shape of a config.json, or of the one in a folder."""
+    presets, path = shape_presets(), Path(name)
+    if name in presets:
+        return presets[name]
+    if path.is_dir():
+        return _config_shape(path / "config.json")
+    if name.endswith(".json"):
+        return _config_shape(path)
+    raise no_preset(name, presets)
+
+
+def no_preset(name: str, presets: Iterable[str]) -> QuestprofError:
+    """The error for a shape that is none of `presets`."""
+    fix = f"Choose {', '.join(presets)}, or name a Hugging Face config.json."
+    return QuestprofError(f"shape {name!r}", "there is no preset of that name", fix)
 
 
 def _config_shape(path: Path) -> Shape:
@@ -270,9 +284,7 @@ def check_names(text: str, what: str) -> tuple[Any, ...]:
         raise QuestprofError(
             f"{what} {(unknown or [text])[0]!r}", "it is unknown", f"Choose among {', '.join(choices)}."
         )
-    # A default is left out of the canonical JSON, and so of a point's id, by identity. Decoding gives back
-    # the model's own strings for its Literals; backends and policies are always written out.
-    return names if what in ("backend", "policy") else tuple(choices[choices.index(name)] for name in names)
+    return names
 
 
 def plan_blocks(grid: Grid) -> tuple[Block, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Final
 
 from questprof.errors import QuestprofError
@@ -59,6 +60,15 @@ def parse_bytes(text: str, what: str = "size") -> int:
 def format_us(value: float) -> str:
     """Microseconds, three significant digits, no exponent: 40.53 -> `40.5`, 81234.0 -> `81234`."""
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def format_ratio(value: float) -> str:
+    """Four decimals, halves up, the last left out where it is 0: 0.3125 -> `0.3125`, 0.125 -> `0.125`.
+
+    Ratios of equation (12) are sums of few powers of two, which three decimals cut.
+    """
+    text = str(Decimal(repr(float(value))).quantize(Decimal("0.0001"), ROUND_HALF_UP))
+    return text.removesuffix("0")
 
 
 def format_seconds(value: float) -> str:

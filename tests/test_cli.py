@@ -32,6 +32,16 @@ def run(arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def _holds(done: subprocess.CompletedProcess[str]) -> bool:
+    """Whether a sweep ended well: with 0, or with 4 exactly where it says that nothing has a verdict.
+
+    Three samples of a machine that others use may lie too far apart.
+    """
+    said = done.stdout + done.stderr
+    nothing = "no verdict" in said and "Quest is " not in said
+    return done.returncode == (Exit.INCONCLUSIVE if nothing else Exit.OK)
+
+
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A small CPU sweep without -o, and what it printed."""
@@ -74,7 +84,7 @@ def test_the_articles_16_gib(tmp_path: Path) -> None:
 
 def test_sweep_writes_a_profile_and_a_page(swept: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     cwd, done = swept
-    assert done.returncode == Exit.OK, done.stderr
+    assert _holds(done), done.stderr
     profile_path, page = (cwd / line for line in done.stdout.splitlines()[-2:])
     assert profile_path.suffix == ".jsonl"
     assert page.suffix == ".html"
@@ -160,7 +170,7 @@ def test_every_kind_of_point_in_one_profile(
     small = SMALL.replace("512,1k", "512")
     options = "--data shared,ramp --page-orders shuffled,scattered --pool 64m --append --cold-select"
     done = run(f"{small} {options} -o one.jsonl --html one.html", tmp_path)
-    assert done.returncode == Exit.OK, done.stderr
+    assert _holds(done), done.stderr
     profile = read_profile(tmp_path / "one.jsonl")
     # 2 page orders x 2 kinds of keys x (2 baselines + 1 Quest point)
     assert len(profile.records) == 12
@@ -176,9 +186,12 @@ def test_every_kind_of_point_in_one_profile(
     page = (tmp_path / "both.html").read_text()
     assert 'id="p1-baselines"' in page
     assert 'id="p2-baselines"' in page
+    before = (tmp_path / "one.jsonl").read_bytes()
     again = run(f"{small} {options} -o one.jsonl --resume", tmp_path)
-    assert again.returncode == Exit.OK, again.stderr
-    assert len(read_profile(tmp_path / "one.jsonl").records) == 12
+    assert _holds(again), again.stderr
+    assert (tmp_path / "one.jsonl").read_bytes() == before
+    assert "one.jsonl holds every point: nothing is measured" in again.stdout
+    assert "streaming read" not in again.stdout.partition("Times: measured")[0]  # no ceiling either
 
 
 def _kept(swept: tuple[Path, subprocess.CompletedProcess[str]]) -> Path:
@@ -195,7 +208,7 @@ def test_resume_measures_only_what_is_missing_and_writes_its_page_again(
     (tmp_path / "p.jsonl").write_bytes(before)
     (tmp_path / "p.html").write_text("half a page")
     again = run(SMALL + " -o p.jsonl --html p.html --resume --json", tmp_path)
-    assert again.returncode == Exit.OK, again.stderr
+    assert _holds(again), again.stderr
     assert len(json.loads(again.stdout)["rows"]) == 4
     assert (tmp_path / "p.jsonl").read_bytes().startswith(before)
     records = read_profile(tmp_path / "p.jsonl").records

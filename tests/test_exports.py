@@ -177,6 +177,13 @@ def test_points_are_named_by_id_or_size():
         with pytest.raises(QuestprofError) as caught:
             find_row(found, wanted)
         assert "2k:1k toy batch 1" in caught.value.fix
+        assert max(map(len, caught.value.fix.splitlines())) < 110
+    assert caught.value.why == "none of the 10 Quest points of the profile fit"
+    assert caught.value.fix.count("\n") == 10  # a line a point
+    many = profile(*(quest(1024 * n, (1.0, 1.0, 1.0)) for n in range(1, 21)))
+    with pytest.raises(QuestprofError) as caught:
+        find_row(many, "zzz")
+    assert caught.value.fix.splitlines()[-1] == "    and 8 more, in the CSV"
     with pytest.raises(QuestprofError, match="not a whole number"):
         find_row(found, "8q:1024")
     with pytest.raises(QuestprofError, match="with Quest points"):

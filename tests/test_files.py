@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from questprof.errors import Exit, QuestprofError
-from questprof.files import cannot_write, check_writable, write_whole
+from questprof.files import cannot_write, check_appendable, check_writable, write_whole
 from questprof.store import ProfileWriter
 
 
@@ -23,6 +23,27 @@ def test_a_device_a_pipe_or_a_folder_is_no_output(tmp_path):
             with pytest.raises(QuestprofError, match=what):
                 use(place)
     assert Path("/dev/null").is_char_device()
+
+
+def test_text_can_be_added_to_all_but_a_folder(tmp_path):
+    """A job's summary may be a device or a pipe; checking opens none, and makes nothing."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("kept\n")
+    for place in (Path("/dev/stdout"), tmp_path / "pipe", tmp_path / "file", tmp_path / "new" / "s.md"):
+        check_appendable(place)
+    assert (tmp_path / "file").read_text() == "kept\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "pipe"]
+    with pytest.raises(QuestprofError, match="it is a folder"):
+        check_appendable(tmp_path)
+    with pytest.raises(QuestprofError, match="cannot write"):
+        check_appendable(tmp_path / "file" / "s.md")
+
+
+def test_what_may_not_be_written_to_is_told(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(QuestprofError, match="Permission denied"):
+        check_appendable(tmp_path / "file")
 
 
 def test_checking_makes_no_folder(tmp_path):

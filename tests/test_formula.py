@@ -171,6 +171,28 @@ def test_a_page_of_12_under_a_tile_of_16() -> None:
     assert "physical tile 16: a page of 12 reads 16 tokens" in explain(document)
 
 
+@pytest.mark.parametrize(
+    ("size", "tile", "layout", "label"),
+    [
+        (16, 64, "paired", "1/T + K/P, eq. (12), T tokens a page in whole tiles: 1/64 + "),
+        (12, 16, "paired", "1/T + K/P, eq. (12), T tokens a page in whole tiles: 1/16 + "),
+        (
+            16,
+            64,
+            "transposed",
+            "1/(2T) + K/P, eq. (12) over a transposed summary (ours), T tokens a page in whole tiles: 0.5/64",
+        ),
+        (16, 16, "paired", "1/S + K/P, eq. (12): 1/16 + "),
+        (32, 16, "paired", "1/S + K/P, eq. (12): 1/32 + "),
+    ],
+)
+def test_the_ratio_is_called_after_what_is_divided_by(size: int, tile: int, layout: str, label: str) -> None:
+    """1/S is no name of 1/64 where a page holds 16 tokens and 64 are read."""
+    document = formula(length=4096, budget=512, page_size=size, physical_tile=tile, summary_layout=layout)
+    (line,) = (line for line in explain(document) if line.startswith("read ratio") and "K/P" in line)
+    assert line.startswith(f"read ratio {label}")
+
+
 @pytest.mark.parametrize("options", [{"length": 4096, "last_page_len": 5}, {"length": 4085}])
 def test_a_partial_last_page(options: dict[str, int]) -> None:
     document = formula(budget=512, **options)

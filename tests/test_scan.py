@@ -317,8 +317,20 @@ def test_samples_far_apart_are_no_evidence():
     )
     (row,) = scan_rows(profile(*records))
     assert row.speed_up == pytest.approx(8923 / 269)
-    assert (row.usable, row.unsteady) == (False, "Quest")
+    assert (row.usable, row.unsteady) == (False, "Quest samples too far apart")
     assert verdicts(series([row]))[0].count("8k Quest samples too far apart") == 1
+
+
+def test_two_samples_are_too_few_for_a_verdict():
+    """However close: nothing says that the next would be as well."""
+    records = (
+        replace(dense(8192, 40.0), times_us={"dense": (40.0, 40.0)}),
+        replace(quest(8192, (4.0, 2.0, 6.0)), times_us={"quest": (12.0, 12.0, 12.0)}),
+    )
+    (row,) = scan_rows(profile(*records))
+    assert row.speed_up == pytest.approx(40 / 12)
+    assert (row.usable, row.unsteady) == (False, "dense samples too few")
+    assert "8k dense samples too few" in verdicts(series([row]))[0]
 
 
 def test_dense_over_a_read_of_its_bytes_in_its_own_loop():

@@ -10,6 +10,7 @@ from questprof.units import (
     dtype_bytes,
     format_bytes,
     format_count,
+    format_ratio,
     format_seconds,
     format_us,
     parse_bytes,
@@ -45,6 +46,15 @@ def test_formats() -> None:
     assert format_us(4.053) == "4.05"
     assert format_us(40.53) == "40.5"
     assert format_us(81234.0) == "81234"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(5 / 16, "0.3125"), (1 / 16, "0.0625"), (1 / 32, "0.0313"), (17 / 16, "1.0625"), (1 / 8, "0.125"),
+     (2 / 3, "0.6667"), (1, "1.000"), (0.0, "0.000"), (12.34567, "12.3457")],
+)  # fmt: skip
+def test_a_ratio_is_not_cut(value: float, text: str) -> None:
+    assert format_ratio(value) == text
 
 
 def test_dtype_bytes() -> None:

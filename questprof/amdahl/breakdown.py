@@ -65,8 +65,12 @@ class Breakdown:
     note: str = ""
     cold: bool = False
     """Whether a step touches more than any cache holds, so that its weights come from memory."""
+    warm: bool = False
+    """Whether its samples are labelled as of a cache: neither this nor `cold` where they have no label."""
     parts_half_width_us: float = 0.0
     """Half the 95 % interval of the sum of the parts, from their own samples."""
+    ceiling_gb_s: float | None = None
+    """The largest streaming read of the run that timed it, 1e9 bytes a second."""
 
     @property
     def us(self) -> float:
@@ -154,6 +158,7 @@ def breakdown(record: Record) -> Breakdown | None:
         ),
         note=result.note,
         cold="step" in record.timing and record.timing["step"].cache_state == "cold",
+        warm="step" in record.timing and record.timing["step"].cache_state != "cold",
         parts_half_width_us=_half_width_us(
             [one.samples_us for one in result.parts if one.samples_us], result.traced_us
         ),

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 
 from questprof.amdahl.breakdown import TOLERANCE, Breakdown
-from questprof.rows import STEADY_SPREAD
+from questprof.rows import FEWEST_SAMPLES, STEADY_SPREAD
 from questprof.samples import median_interval
 from questprof.timing.conditions import WAITED_SHARE
 
@@ -25,7 +25,9 @@ def _of(step: Breakdown) -> Iterator[str]:
     waited = step.clocks.waited_share if step.clocks else None
     if waited is not None and waited > WAITED_SHARE:
         yield f"had threads without a core for {waited:.0%} of its time"
-    if not step.step.steady:
+    if step.step.num_samples < FEWEST_SAMPLES:
+        yield f"has too few samples ({step.step.num_samples})"
+    elif not step.step.steady:
         times = step.step.p90 / step.step.p10
         yield f"is not steady (its slow samples take {times:.1f} times as long, more than {STEADY_SPREAD:g})"
     off, slack = abs(step.unexplained_us) / step.us, sampling_share(step)

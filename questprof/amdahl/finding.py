@@ -99,7 +99,7 @@ def amdahl(profile: Profile, at: Sequence[int] = ()) -> Amdahl | None:
         forecasts=forecasts(pairs, at),
         paper=beside_paper(steps.dense, pairs),
         isolated=isolated(profile, pairs),
-        alarms=tuple(alarm for one in steps.all for alarm in _alarms(one, steps.ceiling_gb_s)),
+        alarms=tuple(alarm for one in steps.all for alarm in _alarms(one)),
         notes=(
             *notes(pairs),
             *(f"{title(one.point)}: no dense step to compare with." for one in steps.alone),
@@ -109,11 +109,11 @@ def amdahl(profile: Profile, at: Sequence[int] = ()) -> Amdahl | None:
     )
 
 
-def _alarms(step: Breakdown, ceiling_gb_s: float | None) -> Iterator[str]:
+def _alarms(step: Breakdown) -> Iterator[str]:
     """Parts that do not add up, and weights that are read faster than anything was read in the run."""
     if step.alarm:
         yield f"{step_title(step.point)}: {step.alarm}"
-    rate = step.projection_gb_s
+    rate, ceiling_gb_s = step.projection_gb_s, step.ceiling_gb_s
     if step.cold and ceiling_gb_s and rate and rate > ALARM_FACTOR * ceiling_gb_s:
         yield (
             f"{step_title(step.point)}: the projections read {rate:.0f} GB/s, above the largest streaming "

@@ -49,7 +49,7 @@ def _without_cost(share: float) -> str:
     most = most_speedup(share)
     if most is None:
         return "attention is all of the step, so that without its cost the speed-up has no bound"
-    return f"attention without cost would give the step the bound 1 / (1 - {share:g}) = {most:.2f}x"
+    return f"attention without cost would give the step the bound 1 / (1 - {share:g}) = {_figure(most, 2)}x"
 
 
 def most_speedup(share: float) -> float | None:
@@ -59,20 +59,26 @@ def most_speedup(share: float) -> float | None:
 
 def explain(found: HandCalculation) -> list[str]:
     """The arithmetic in words, a sentence a line."""
-    rest, kept = 1 - found.share, found.share / found.attention_speedup
+    rest, kept = 1 - found.share, _figure(found.share / found.attention_speedup, 4)
+    ratio, speedup = _figure(found.time_ratio, 4), _figure(found.speedup, 2)
     change = "faster" if found.attention_speedup >= 1 else "slower"
     return [
         f"Attention takes {found.share:.1%} of a dense step, everything else {rest:.1%}.",
         f"Attention becomes {found.attention_speedup:g} times as fast: {found.share:g} / "
-        f"{found.attention_speedup:g} = {kept:.4f} of the step remains of it, and the rest is no {change}.",
-        f"Time ratio, eq. (13): {rest:g} + {found.share:g} / {found.attention_speedup:g} = "
-        f"{found.time_ratio:.4f}.",
-        f"Speed-up of the step: 1 / {found.time_ratio:.4f} = {found.speedup:.2f}x.",
-        f"If attention cost nothing it would be 1 / {rest:g} = {found.most_speedup:.2f}x."
+        f"{found.attention_speedup:g} = {kept} of the step remains of it, and the rest is no {change}.",
+        f"Time ratio, eq. (13): {rest:g} + {found.share:g} / {found.attention_speedup:g} = {ratio}.",
+        f"Speed-up of the step: 1 / {ratio} = {speedup}x.",
+        f"If attention cost nothing it would be 1 / {rest:g} = {_figure(found.most_speedup, 2)}x."
         if found.most_speedup
         else "If attention cost nothing, nothing would be left of the step: there is no bound.",
         "Modelled, not measured; `questprof amdahl` without --share measures both on this machine.",
     ]
+
+
+def _figure(value: float, decimals: int) -> str:
+    """`value` with so many decimals; where that tells nothing of it or fills lines, in powers of ten."""
+    readable = value == 0 or 10.0**-decimals <= abs(value) < 1e6
+    return f"{value:.{decimals}f}" if readable else f"{value:.{decimals}g}"
 
 
 def as_document(found: HandCalculation) -> dict[str, Any]:

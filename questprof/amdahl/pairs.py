@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -34,6 +35,11 @@ class Pair:
         return self.quest.point
 
     @property
+    def warm(self) -> bool:
+        """Whether the time of one of the two steps is of a cache, not of memory."""
+        return self.dense.warm or self.quest.warm
+
+    @property
     def speedup(self) -> float:
         """Measured: the dense step over the Quest step."""
         return self.dense.us / self.quest.us
@@ -47,8 +53,6 @@ class Steps:
     pairs: tuple[Pair, ...]
     alone: tuple[Breakdown, ...] = ()
     """Quest steps without a dense one to compare with."""
-    ceiling_gb_s: float | None = None
-    """The largest streaming read of the run."""
 
     @property
     def all(self) -> tuple[Breakdown, ...]:
@@ -65,10 +69,21 @@ class Steps:
 def steps_of(profile: Profile) -> Steps:
     """The steps of the records of kind `amdahl` that are `ok`, in the profile's order.
 
-    Of several records of one point the last counts, and of several dense backends the fastest step.
+    Of several records of one point the last counts, and of several dense backends the fastest step. A pair is
+    of one run: of a joined profile the steps of each.
     """
+    found = [_run_steps(run) for run in profile.runs]
+    return Steps(
+        tuple(step for one in found for step in one.dense),
+        tuple(pair for one in found for pair in one.pairs),
+        tuple(step for one in found for step in one.alone),
+    )
+
+
+def _run_steps(profile: Profile) -> Steps:
+    ceiling = best_ceiling(profile.header.ceilings)
     usable = {
-        (record.env_id, record.point_id): (record, found)
+        (record.env_id, record.point_id): (record, dataclasses.replace(found, ceiling_gb_s=ceiling))
         for record in profile.records
         if record.status == "ok" and not _wrong(record) and (found := breakdown(record))
     }
@@ -93,7 +108,6 @@ def steps_of(profile: Profile) -> Steps:
         tuple(one for record, one in usable.values() if record.point.policy == "dense"),
         tuple(pairs),
         tuple(alone),
-        best_ceiling(profile.header.ceilings),
     )
 
 

@@ -6,7 +6,7 @@ import gc
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
@@ -46,6 +46,7 @@ class _Run:
     records: list[Record]
     how: How
     interrupt: Interrupt
+    late: Callable[[], bool]
     done: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,11 +64,18 @@ class _Run:
         return next((one for one in self.records if one.point_id == point.point_id), None)
 
 
-def run_amdahl(blocks: Sequence[Block], request: Request, outputs: Outputs, console: Console) -> Profile:
+def run_amdahl(
+    blocks: Sequence[Block],
+    request: Request,
+    outputs: Outputs,
+    console: Console,
+    late: Callable[[], bool] = lambda: False,
+) -> Profile:
     """Measure every block; the profile, which is on disk record by record.
 
     QuestprofError (status 3) where no block fits into memory, before anything is allocated. An interrupt ends
-    the step being measured, whose record is kept, and then raises KeyboardInterrupt.
+    the step being measured, whose record is kept, and then raises KeyboardInterrupt. Once `late` says so no
+    further weights, caches or steps are begun.
     """
     environment = capture(request.device)
     console.print(_opening(environment), highlight=False)
@@ -79,13 +87,13 @@ def run_amdahl(blocks: Sequence[Block], request: Request, outputs: Outputs, cons
     with ProfileWriter(outputs.profile, force=outputs.force, resume=outputs.resume) as writer:
         _check_resumed(writer, blocks)
         console.print(f"profile {outputs.profile}", highlight=False)
-        header = writer.begin(_header(environment, _ceilings(environment)))
+        header = writer.begin(_header(environment, _ceilings(environment, writer.kept)))
         _release(request.device)
         kept = list(writer.kept.records) if writer.kept else []
         gpu = open_gpu() if request.device == "cuda" else None
         how = How(environment, request.num_steps, console, gpu)
         with Interrupt(_say) as interrupt:
-            run = _Run(request, environment, writer, console, kept, how, interrupt)
+            run = _Run(request, environment, writer, console, kept, how, interrupt, late)
             for _, same in groupby(blocks, key=lambda b: (b.config, b.weight_format, len(b.seq_lens))):
                 _run_blocks(list(same), run, short)
     return Profile(header, tuple(run.records), name=outputs.profile.name)
@@ -101,12 +109,14 @@ def _run_blocks(blocks: Sequence[Block], run: _Run, short: dict[str, str]) -> No
                     run.keep(record(point, run.environment, "oom", short[block.block_id]))
         elif _missing(block, run):
             left.append(block)
-    if not left:
+    if not left or run.late():
         return
     weights = _load(left, run)
     if weights is None:
         return
     for block in left:
+        if run.late():
+            break
         run.console.print(block.title, highlight=False)
         try:
             _run_block(block, weights, run)
@@ -174,10 +184,10 @@ def _run_block(block: Block, weights: ModelWeights, run: _Run) -> None:
     )
     checks = (whole_budget_check(session, first),)
     for point in block.dense:
-        if point.point_id not in run.done:
+        if point.point_id not in run.done and not run.late():
             run.keep(measured(point, session, run.how, ()))
     for point in block.quest_with(_fastest_dense(block, run)):
-        if point.point_id not in run.done:
+        if point.point_id not in run.done and not run.late():
             run.keep(measured(point, session, run.how, checks))
 
 
@@ -217,10 +227,13 @@ def _header(environment: Environment, measured: tuple[Ceiling, ...]) -> Header:
     )
 
 
-def _ceilings(environment: Environment) -> tuple[Ceiling, ...]:
-    """The streaming reads that a GPU's weights are compared with; a CPU's may lie in caches."""
+def _ceilings(environment: Environment, kept: Profile | None) -> tuple[Ceiling, ...]:
+    """The streaming reads that a GPU's weights are compared with; a CPU's may lie in caches.
+
+    A profile that is gone on with (`kept`) keeps its own: measured again they would be thrown away.
+    """
     if environment.device == "cuda":
-        return ceilings.measure_cuda()
+        return kept.header.ceilings if kept else ceilings.measure_cuda()
     use_threads(environment.num_workers)
     return ()
 

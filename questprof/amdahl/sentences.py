@@ -29,6 +29,7 @@ def verdict(pair: Pair) -> str:
     low, high = pair.interval
     pays = "Quest pays" if low > 1 else "Quest does not pay" if high < 1 else "undecided"
     alone = _attention(pair.check) if pair.check else ""
+    alone += "; its times are warm: of a cache, not of memory" * pair.warm
     return (
         f"{title(pair.point)}: {pays}, a token takes {pair.quest.us / 1e3:.3g} ms instead of "
         f"{pair.dense.us / 1e3:.3g} ms, {pair.speedup:.2f}x end to end (95 %: {low:.2f} to {high:.2f})"

@@ -79,7 +79,7 @@ def speedups(found: Amdahl) -> Table:
             f"{pair.interval[0]:.2f}–{pair.interval[1]:.2f}",
             _ms(pair.dense.launch_overhead_us),
             _ms(pair.quest.launch_overhead_us),
-            _rate(pair.quest.projection_gb_s, found.steps.ceiling_gb_s),
+            _rate(pair.quest.projection_gb_s, pair.quest.ceiling_gb_s),
             _ms(pair.quest.small_us if pair.quest.parts else None),
         )
         for pair in found.pairs

@@ -82,8 +82,8 @@ def judge_profile(profile: Profile) -> tuple[Judgement, ...]:
     """
     ceiling = best_ceiling(profile.header.ceilings)
     found = [judge(record, ceiling) for record in profile.records if record.kind == "bytes"]
-    times = _attend_times(profile) if any(one.gather for one in found) else {}
-    return tuple(_with_times(one, times) for one in found)
+    runs = [_attend_times(run) for run in profile.runs] if any(one.gather for one in found) else []
+    return tuple(_with_times(one, runs) for one in found)
 
 
 def _attend_times(profile: Profile) -> dict[tuple[bytes, str], float]:
@@ -96,10 +96,11 @@ def _attend_times(profile: Profile) -> dict[tuple[bytes, str], float]:
     return found
 
 
-def _with_times(judgement: Judgement, times: Mapping[tuple[bytes, str], float]) -> Judgement:
-    """`judgement` with the times of attention in place and over the copy."""
+def _with_times(judgement: Judgement, runs: Sequence[Mapping[tuple[bytes, str], float]]) -> Judgement:
+    """`judgement` with the times of attention in place and over the copy, both of one run that has most."""
     point = _point(judgement.point)
-    in_place, gathered = (times.get((point, name)) for name in ("questprof", GATHER))
+    timed = [[times.get((point, name)) for name in ("questprof", GATHER)] for times in runs]
+    in_place, gathered = max(timed, key=lambda pair: 2 - pair.count(None), default=(None, None))
     costs = tuple(replace(cost, attend_us=in_place, gather_us=gathered) for cost in judgement.gather)
     return replace(judgement, gather=costs) if costs else judgement
 

@@ -52,7 +52,10 @@ class Plan:
 
 
 def plan_tasks(asked: Asked, source: str, how: How) -> Plan:
-    """The plan of `source`: auto, ncu or trace. QuestprofError for kernels or a grid that cannot be."""
+    """The plan of `source`: auto, ncu or trace. QuestprofError for kernels or a grid that cannot be.
+
+    And for `ncu` (status 3) where no hardware counters can be read: who asked for them wants nothing else.
+    """
     if how.kernels:
         from questprof.backends.user import countable
 
@@ -61,6 +64,8 @@ def plan_tasks(asked: Asked, source: str, how: How) -> Plan:
     if source == "trace" or (source == "auto" and not _has_gpu()):
         return Plan((trace,), "cpu", (f"trace: {TRACED}",))
     if refusal := _refusal(how.ncu):
+        if source == "ncu":
+            raise refusal
         return Plan((trace,), "cpu", (f"trace: {TRACED}",), (refusal,))
     hardware = Task("ncu", plan_points(asked, "cuda"), how)
     second = Task("trace", beside_hardware(asked), how, "beside" if source == "auto" else "instead")

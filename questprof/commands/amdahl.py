@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from questprof.commands import options
+from questprof.commands.ending import exit_status
 from questprof.commands.reading import read_as_one
 from questprof.errors import Exit, QuestprofError
 
@@ -17,17 +18,46 @@ if TYPE_CHECKING:
     from questprof.model import Profile
 
 
+def parse_share(text: str) -> float:
+    """`0.6` or `60%` as 0.6; QuestprofError for what is no number."""
+    number = text.strip()
+    try:
+        return float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        raise QuestprofError(f"--share {text!r}", "it is no number", "Write 0.6 or 60%.") from None
+
+
+def parse_speedup(text: str) -> float:
+    """`7.03` or `7.03x` as 7.03; QuestprofError for what is no number."""
+    try:
+        return float(text.strip().lower().removesuffix("x"))
+    except ValueError:
+        raise QuestprofError(
+            f"--attention-speedup {text!r}", "it is no number", "Write 7.03 or 7.03x."
+        ) from None
+
+
 def amdahl(
     profiles: Annotated[
         list[Path] | None, typer.Argument(help="Profiles with decode steps to read; default: measure.")
     ] = None,
     share: Annotated[
         float | None,
-        typer.Option("--share", help="By hand, eq. (13): attention's share of a dense step, 0 to 1."),
+        typer.Option(
+            "--share",
+            parser=parse_share,
+            metavar="SHARE",
+            help="By hand, eq. (13): attention's share of a dense step, as in 0.6 or 60%.",
+        ),
     ] = None,
     attention_speedup: Annotated[
         float | None,
-        typer.Option("--attention-speedup", help="With --share: how much faster attention becomes."),
+        typer.Option(
+            "--attention-speedup",
+            parser=parse_speedup,
+            metavar="TIMES",
+            help="With --share: how much faster attention becomes, as in 7.03 or 7.03x.",
+        ),
     ] = None,
     shape: Annotated[
         list[str] | None,
@@ -241,15 +271,6 @@ def _show(profile: Profile, paths: dict[str, Path | None], at: tuple[int, ...], 
             print(path)
     if status := exit_status({record.status for record in records}, found.inconclusive):
         raise typer.Exit(status)
-
-
-def exit_status(statuses: set[str], inconclusive: bool = False) -> Exit:
-    """1 when a step is wrong, 3 when none could run, 4 when one is unstable or gives no verdict, else 0."""
-    if "wrong" in statuses:
-        return Exit.CHECK_FAILED
-    if statuses <= {"oom", "unavailable"}:
-        return Exit.MACHINE
-    return Exit.INCONCLUSIVE if inconclusive or "unstable" in statuses else Exit.OK
 
 
 def _print_json(document: Any) -> None:

@@ -35,7 +35,7 @@ def compare(
     ] = None,
     new: Annotated[str | None, typer.Option("--new", help="One profile: the backend that is judged.")] = None,
     threshold: Annotated[
-        str, typer.Option("--threshold", help="Difference up to which two figures are the same: 2%, 0.02.")
+        str, typer.Option("--threshold", help="Where the whole interval lies within it: same. 2%, 0.02.")
     ] = "2%",
     between_runs: Annotated[
         str | None,
@@ -52,7 +52,7 @@ def compare(
     ] = False,
     json: options.JSON = False,
 ) -> None:
-    """Say of every stage whether it is the same, faster, slower or undecided; exit 0, 0, 1 or 4."""
+    """Every stage: same, within the spread between runs, faster (exit 0), slower (1), undecided (4)."""
     from questprof.compare.verdicts import compare as judge
 
     _choice("--undecided", undecided, tuple(UNDECIDED))
@@ -75,7 +75,13 @@ def _load(
     force: bool,
 ) -> tuple[Pairs, Spread]:
     """Read the profiles and pair them; QuestprofError when the arguments make no comparison."""
-    from questprof.compare.pairs import across, refuse_other_machine, refuse_repeats, within
+    from questprof.compare.pairs import (
+        across,
+        refuse_other_machine,
+        refuse_repeats,
+        refuse_strangers,
+        within,
+    )
     from questprof.compare.spread import spread_of
     from questprof.errors import QuestprofError
     from questprof.store import read_profile
@@ -96,9 +102,11 @@ def _load(
         return within(read[0], base, new), spread_of(baselines, stated)
     for other in baselines[1:] if not force else ():
         refuse_other_machine(read[0], other)
+    pairs = across(read[0], read[1], force=force)
     if also:
+        refuse_strangers(baselines)
         refuse_repeats(baselines, read[1])
-    return across(read[0], read[1], force=force), spread_of(baselines, stated)
+    return pairs, spread_of(baselines, stated)
 
 
 def _print(outcome: Outcome, form: str, everything: bool) -> None:

@@ -19,7 +19,9 @@ SHAPE = Annotated[
     list[str] | None,
     typer.Option("--shape", "--shapes", help="Preset or Hugging Face config.json; may be repeated."),
 ]
-HEADS = Annotated[int | None, typer.Option("--heads", min=1, help="Query heads (overrides the shape).")]
+HEADS = Annotated[
+    int | None, typer.Option("--heads", min=1, help="Query heads; KV heads stay, or one each as before.")
+]
 KV_HEADS = Annotated[int | None, typer.Option("--kv-heads", min=1, help="KV heads (overrides the shape).")]
 HEAD_DIM = Annotated[int | None, typer.Option("--head-dim", min=1, help="Elements of a key.")]
 LAYERS = Annotated[int | None, typer.Option("--layers", min=1, help="Layers (overrides the shape).")]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def read_as_one(paths: list[Path], output: Path | None, why_apart: str) -> Profile:
     """The one profile that `paths` are together; QuestprofError for several, or an `output` to write.
 
-    `why_apart` ends the sentence "they are of different environments, or ..".
+    `why_apart` ends the sentence "a.jsonl and b.jsonl .." where their environment is one.
     """
     from questprof.store import read_profile
     from questprof.sweep.merge import merge_profiles
@@ -29,7 +29,19 @@ def read_as_one(paths: list[Path], output: Path | None, why_apart: str) -> Profi
     if len(merged) > 1:
         raise QuestprofError(
             f"{len(merged)} separate runs in {', '.join(map(str, paths))}",
-            f"they are of different environments, or {why_apart}",
-            "Name profiles of one device and one version of everything.",
+            "; ".join(_why_apart(merged[0], other, why_apart) for other in merged[1:]),
+            "Name profiles of one run, or one at a time; report shows several runs beside each other.",
         )
     return merged[0]
+
+
+def _why_apart(one: Profile, other: Profile, same_place: str) -> str:
+    """What keeps two runs from being one: where their environments differ, else `same_place`."""
+    from questprof.compare.pairs import differences
+
+    theirs, ours = one.header.environment, other.header.environment
+    names = f"{one.name} and {other.name}"
+    if theirs.env_id == ours.env_id:
+        return f"{names} {same_place}"
+    fields = [name for name in theirs.__struct_fields__ if name != "memory_bytes"]
+    return f"{names} are of different environments ({differences(theirs, ours, fields)})"

@@ -33,6 +33,7 @@ def report(
     from questprof.report import write_report
     from questprof.report.picture_files import write_pictures
     from questprof.store import read_profile
+    from questprof.sweep.merge import without_copies
 
     modes: dict[str, Literal["inline", "cdn", "directory"]] = {
         "inline": "inline",
@@ -47,6 +48,8 @@ def report(
     for profile in read:
         for warning in profile.warnings:
             print(f"warning: {warning}", file=sys.stderr)
+    for copy in without_copies(read)[1]:
+        print(f"warning: {copy}", file=sys.stderr)
     target = output or profiles[0].with_suffix(".html")
     if target.resolve() in {path.resolve() for path in profiles}:
         raise QuestprofError(f"{target}", "it is the profile itself", "Name another page with -o.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from questprof.commands import options
+from questprof.commands.ending import exit_status
 from questprof.commands.reading import read_as_one
 from questprof.errors import Exit, QuestprofError
 
@@ -92,11 +93,8 @@ def roofline(
 
         write_report([measured], outputs.page, "inline", force)
     _show(measured, paths, json)
-    statuses = {record.status for record in measured.records}
-    if "wrong" in statuses:
-        raise typer.Exit(Exit.CHECK_FAILED)
-    if statuses <= {"oom", "unavailable"}:
-        raise typer.Exit(Exit.MACHINE)
+    if status := exit_status({record.status for record in measured.records}):
+        raise typer.Exit(status)
 
 
 def _refuse_measuring(context: typer.Context | None) -> None:

@@ -12,6 +12,8 @@ import typer
 from questprof.commands import options
 from questprof.commands.check_only import SHAPES as CHECKED_SHAPES
 from questprof.commands.check_only import check_only as check_kernels
+from questprof.commands.check_only import refuse_useless
+from questprof.commands.ending import exit_status
 from questprof.errors import Exit, QuestprofError
 
 if TYPE_CHECKING:
@@ -101,12 +103,13 @@ def sweep(
     ] = False,
     force: options.FORCE = False,
     json: options.JSON = False,
+    context: typer.Context = None,  # type: ignore[assignment]  # typer fills it in
 ) -> None:
     """Time append, score, select, attend, quest and dense over a grid; write a profile and a page."""
     from questprof.backends import user
     from questprof.environment import resolve_device
     from questprof.grid import Grid, check_names, parse_budgets, parse_sizes, plan_blocks, resolve_shape
-    from questprof.sweep.outputs import plan_outputs
+    from questprof.sweep.outputs import check_resuming, plan_outputs
     from questprof.sweep.pacing import parse_duration
     from questprof.sweep.run import DEFAULTS, default_backends
     from questprof.sweep.settings import Settings, energy_seconds, rule_for
@@ -114,6 +117,7 @@ def sweep(
     from questprof.terminal import plain_console
     from questprof.units import parse_bytes
 
+    check_resuming(output, force=force, resume=resume, retry=retry, skip_corrupt=skip_corrupt)
     where = resolve_device(device)
     default = DEFAULTS[where]
     shapes = tuple(
@@ -130,6 +134,7 @@ def sweep(
     )
     layouts = () if summary_layout == "auto" else check_names(summary_layout, "summary layout")
     if check_only:
+        refuse_useless(options.typed(context))
         sizes, named = parse_sizes(page_sizes, "page size"), check_names(policies, "policy")
         check_kernels(kernel or (), where, shapes, sizes, layouts, named, seed, json=json)
         return
@@ -233,7 +238,7 @@ def _conclude(profile: Profile, grid: Grid, outputs: Outputs, json: bool) -> Non
     if not json:
         for path in filter(None, (outputs.profile, outputs.page)):
             print(path)
-    status = exit_status(profile)
+    status = ending(profile)
     if status:
         raise typer.Exit(status)
 
@@ -241,14 +246,15 @@ def _conclude(profile: Profile, grid: Grid, outputs: Outputs, json: bool) -> Non
 def _print_closing(profile: Profile, grid: Grid) -> None:
     from questprof.crossover.sentences import verdicts
     from questprof.scan import scan_rows, series
-    from questprof.sweep.display import SOURCES, advice, print_energy, print_tables, problems
+    from questprof.sweep.display import advice, print_energy, print_tables, problems, sources
     from questprof.sweep.tails import print_tails
     from questprof.terminal import plain_console
     from questprof.timing.conditions import conditions
 
     rows = scan_rows(profile)
     print_tables(plain_console(), rows)
-    print(SOURCES)
+    if legend := sources(rows):
+        print(legend)
     print_tails(plain_console(), profile, rows)
     print_energy(plain_console(), profile.records)
     for sentence in verdicts(series(rows)):
@@ -264,7 +270,7 @@ def _print_json(profile: Profile, outputs: Outputs) -> None:
 
     from questprof.crossover.sentences import verdicts
     from questprof.scan import scan_rows, series
-    from questprof.sweep.display import SOURCES, problems
+    from questprof.sweep.display import problems, sources
     from questprof.timing.conditions import conditions
     from questprof.timing.energy import stage_energies
     from questprof.timing.steps_source import steps_source
@@ -274,7 +280,7 @@ def _print_json(profile: Profile, outputs: Outputs) -> None:
         "profile": str(outputs.profile),
         "page": str(outputs.page) if outputs.page else None,
         "environment": profile.header.environment,
-        "sources": SOURCES,
+        "sources": sources(rows),
         "single_steps": steps_source(profile.records),
         "verdicts": verdicts(series(rows)),
         "warnings": [*problems(profile.records), *conditions(profile)],
@@ -285,13 +291,13 @@ def _print_json(profile: Profile, outputs: Outputs) -> None:
     print(msgspec.json.encode(document).decode())
 
 
-def exit_status(profile: Profile) -> Exit:
-    """1 when a point is wrong, 3 when none could run, 4 when one is unstable or none had time, else 0."""
-    statuses = {record.status for record in profile.records}
-    if not statuses:
-        return Exit.INCONCLUSIVE
-    if "wrong" in statuses:
-        return Exit.CHECK_FAILED
-    if statuses <= {"oom", "unavailable"}:
-        return Exit.MACHINE
-    return Exit.INCONCLUSIVE if "unstable" in statuses else Exit.OK
+def ending(profile: Profile) -> Exit:
+    """Its `exit_status`; inconclusive where no length of any budget has a valid pair of figures.
+
+    So where no time was left for any.
+    """
+    from questprof.crossover.crossing import crossover
+    from questprof.scan import scan_rows, series
+
+    nothing = all(crossover(one).kind == "no valid point" for one in series(scan_rows(profile)))
+    return exit_status({record.status for record in profile.records}, nothing)

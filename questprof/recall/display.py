@@ -55,7 +55,7 @@ def by_trace(profile: Profile) -> list[Profile]:
     found: dict[str, list[Record]] = {}
     for record in recall_records(profile):
         found.setdefault(trace_id(record), []).append(record)
-    return [replace(profile, records=tuple(records)) for records in found.values()]
+    return [replace(profile, records=tuple(records), joined=()) for records in found.values()]
 
 
 def summary_lines(profile: Profile) -> list[str]:

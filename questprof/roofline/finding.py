@@ -9,7 +9,7 @@ equation (12), which are cold; at the cache they are all bytes that the ledger c
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -71,14 +71,13 @@ def roofline(profile: Profile) -> Roofline:
     header = profile.header
     roofs = header.roofs or Roofs()
     env, known = header.environment, vendor(header.environment.device_name)
-    calibration = (c for record in profile.records for c in record.calibration)
-    memory = best_ceiling([*header.ceilings, *calibration])
+    memory = _memory_gb_s(next((run for run in profile.runs if run.header.roofs), profile))
     cache = cache_roof(roofs.bandwidths, env.last_level_cache_bytes, memory)
     overheads = tuple(
         Overhead(x.name, x.kind, stat) for x in roofs.launches if (stat := summarise(x.samples_us))
     )
     limits = Limits(memory, cache, roofs.flop_rates, launch_us(overheads, env.device))
-    lines = tuple(place_lines(profile, limits, env.device))
+    lines = tuple(place_lines(profile, lambda run: _of_run(limits, run), env.device))
     return Roofline(
         memory_gb_s=memory,
         cache_gb_s=cache,
@@ -94,6 +93,17 @@ def roofline(profile: Profile) -> Roofline:
         alarms=tuple(dict.fromkeys(line.alarm for line in lines if line.alarm)),
         notes=tuple(_notes(roofs, env, memory, cache, known)),
     )
+
+
+def _memory_gb_s(profile: Profile) -> float | None:
+    """The largest streaming read of a profile, 1e9 bytes a second."""
+    calibration = (c for record in profile.records for c in record.calibration)
+    return best_ceiling([*profile.header.ceilings, *calibration])
+
+
+def _of_run(limits: Limits, run: Profile) -> Limits:
+    """`limits` with the memory roof that `run` read itself, where it did: runs differ by some percent."""
+    return replace(limits, memory_gb_s=_memory_gb_s(run) or limits.memory_gb_s)
 
 
 TIMED_AS: Final[dict[str, LaunchKind]] = {"cuda": "graph node", "cpu": "compiled call"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -106,11 +106,14 @@ class Limits:
         return max((gflop_s for _, gflop_s in medians), default=None) if known else None
 
 
-def place_lines(profile: Profile, limits: Limits, device: str) -> Iterable[Line]:
-    """Every timed stage of every checked sweep record, in profile order."""
+def place_lines(profile: Profile, limits_of: Callable[[Profile], Limits], device: str) -> Iterable[Line]:
+    """Every timed stage of every checked sweep record, in profile order, under the limits of its run."""
     counted = _counted(profile.records)
     several = len({record.point.shape for record in profile.records if record.kind == "sweep"}) > 1
-    for record in profile.records:
+    limited = [
+        (record, limits) for run in profile.runs for limits in [limits_of(run)] for record in run.records
+    ]
+    for record, limits in limited:
         failed = [check for check in record.checks if not check.holds]
         if record.kind != "sweep" or record.status not in TIMED or failed:
             continue

@@ -264,6 +264,11 @@ SOURCES = (
 )
 
 
+def sources(rows: Sequence[Row]) -> str:
+    """SOURCES where a row shows a time, otherwise ''."""
+    return SOURCES if any(row.quest_us is not None or row.dense_us is not None for row in rows) else ""
+
+
 def advice(grid: Grid) -> str:
     """What to type for one's own case."""
     shape = "llama-3.1-8b" if grid.shapes[0].name == "llama-2-7b" else "llama-2-7b"

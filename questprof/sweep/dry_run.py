@@ -12,7 +12,7 @@ from questprof.environment import available_bytes, capture
 from questprof.grid import Block
 from questprof.model import Environment
 from questprof.sweep.estimate import ASSUMED, cost
-from questprof.sweep.pacing import planned, priority
+from questprof.sweep.pacing import duration, planned, priority
 from questprof.sweep.settings import Settings
 from questprof.terminal import plain_table, print_table
 from questprof.units import count, format_bytes, format_seconds
@@ -22,17 +22,27 @@ from questprof.workload import USABLE_SHARE
 def describe(
     blocks: Sequence[Block], settings: Settings, environment: Environment, usable: int
 ) -> dict[str, Any]:
-    """The grid as one document: blocks, memory in bytes, seconds, and what was assumed."""
+    """The grid as one document: blocks, memory in bytes, seconds, and what was assumed.
+
+    Numbers, memory and seconds are of the blocks that fit the time; `asked` are those of the whole grid.
+    """
     costs = [cost(block, environment, settings) for block in blocks]
     rates = ASSUMED[environment.device]
     seconds = [each.seconds for each in costs]
     budget = None if settings.time_s is None else settings.time_s - rates.start_s
-    fit = range(len(blocks)) if budget is None else planned(seconds, priority(blocks), budget)
+    fit = range(len(blocks)) if budget is None else sorted(planned(seconds, priority(blocks), budget))
     return {
         "device": environment.device_name,
-        "num_blocks": len(blocks),
-        "num_points": sum(len(block.points) for block in blocks),
-        "memory_bytes": max((each.memory_bytes for each in costs), default=0),
+        "num_blocks": len(fit),
+        "num_points": sum(len(blocks[index].points) for index in fit),
+        "asked": {
+            "num_blocks": len(blocks),
+            "num_points": sum(len(block.points) for block in blocks),
+            "seconds": rates.start_s + sum(seconds),
+            "least_seconds": rates.start_s + min(seconds, default=0.0),
+        },
+        "time_s": settings.time_s,
+        "memory_bytes": max((costs[index].memory_bytes for index in fit), default=0),
         "usable_bytes": usable,
         "seconds": rates.start_s + sum(seconds[index] for index in fit),
         "samples": settings.rule.describe(),
@@ -60,7 +70,7 @@ def plan(blocks: Sequence[Block], settings: Settings) -> dict[str, Any]:
 
 
 def show(document: dict[str, Any], console: Console) -> None:
-    """The document as a table and two lines."""
+    """The document as a table and a few lines."""
     table = plain_table("block", "points", "memory", "about s", "", left=("block", ""))
     for block in document["blocks"]:
         notes = [
@@ -76,18 +86,48 @@ def show(document: dict[str, Any], console: Console) -> None:
         )
     print_table(console, table)
     console.print(
-        f"{count(document['num_points'], 'point')} in {count(document['num_blocks'], 'block')} "
-        f"on {document['device']}; "
-        f"at most {format_bytes(document['memory_bytes'])} at a time, "
-        f"{format_bytes(document['usable_bytes'])} are usable; "
+        f"{_extent(document)} on {document['device']}; "
+        f"{_memory(document)}"
         f"about {format_seconds(document['seconds'])}. {document['samples']}.",
         highlight=False,
         soft_wrap=True,
     )
+    if document["num_blocks"] < document["asked"]["num_blocks"]:
+        console.print(_short(document), highlight=False, soft_wrap=True)
     assumed = document["assumed"]
     console.print(
         f"Nothing was measured: seconds are modelled, at an assumed {assumed['read_gb_s']:g} GB/s; "
         "a run corrects them by its first blocks.",
         highlight=False,
         soft_wrap=True,
+    )
+
+
+def _extent(document: dict[str, Any]) -> str:
+    """`20 points in 5 blocks`, or with a bound in time how many of those asked for."""
+    asked = document["asked"]
+    points, blocks = count(asked["num_points"], "point"), count(asked["num_blocks"], "block")
+    if document["num_blocks"] == asked["num_blocks"]:
+        return f"{points} in {blocks}"
+    return f"{document['num_points']} of {points} in {document['num_blocks']} of {blocks}"
+
+
+def _memory(document: dict[str, Any]) -> str:
+    """The memory that a run takes; '' where nothing of the grid fits its time."""
+    if not document["num_blocks"]:
+        return ""
+    most, usable = (format_bytes(document[name]) for name in ("memory_bytes", "usable_bytes"))
+    return f"at most {most} at a time, {usable} are usable; "
+
+
+def _short(document: dict[str, Any]) -> str:
+    """Which time would do for a grid that does not fit into its own."""
+    asked = document["asked"]
+    whole = f"--time {duration(asked['seconds'])} would do for all of it"
+    if document["num_blocks"]:
+        return f"{whole}."
+    return (
+        f"Nothing fits into {format_seconds(document['time_s'])}: a run starts for about "
+        f"{format_seconds(document['assumed']['start_s'])}, the cheapest block comes on top; "
+        f"{whole}, --time {duration(asked['least_seconds'])} for one block."
     )

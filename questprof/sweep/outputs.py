@@ -38,12 +38,7 @@ def plan_outputs(
     skip_corrupt: bool = False,
 ) -> Outputs:
     """`reports/<device>-<date>-<time>.jsonl` and `.html` unless named; never an existing file unasked."""
-    if resume and (output is None or force):
-        why = "it needs the profile to go on with" if output is None else "--force would start over"
-        raise QuestprofError("--resume", why, "Name the profile with -o, and leave --force out.")
-    if (retry or skip_corrupt) and not resume:
-        name = "--retry" if retry else "--skip-corrupt"
-        raise QuestprofError(name, "it says what of a profile to measure again", "Add --resume and -o.")
+    check_resuming(output, force=force, resume=resume, retry=retry, skip_corrupt=skip_corrupt)
     if output is None:
         name = re.sub(r"[^a-z0-9]+", "-", _short_device_name(device).lower()).strip("-")
         output = Path("reports") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
@@ -60,6 +55,18 @@ def plan_outputs(
         if html.exists() and not (force or resume):
             raise output_exists(html)
     return Outputs(output, html, force, resume, retry, skip_corrupt)
+
+
+def check_resuming(
+    output: Path | None, *, force: bool, resume: bool, retry: bool = False, skip_corrupt: bool = False
+) -> None:
+    """QuestprofError where options of going on with a profile contradict each other, or lack the profile."""
+    if resume and (output is None or force):
+        why = "it needs the profile to go on with" if output is None else "--force would start over"
+        raise QuestprofError("--resume", why, "Name the profile with -o, and leave --force out.")
+    if (retry or skip_corrupt) and not resume:
+        name = "--retry" if retry else "--skip-corrupt"
+        raise QuestprofError(name, "it says what of a profile to measure again", "Add --resume and -o.")
 
 
 def _short_device_name(device: Device) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -11,6 +13,7 @@ from questprof.errors import QuestprofError
 from questprof.grid import Block
 from questprof.model import Point
 from questprof.structs import canonical_json
+from questprof.units import format_seconds
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -21,6 +24,37 @@ def parse_duration(text: str) -> float:
     if not match or not float(match[1]):
         raise QuestprofError(f"--time {text.strip()!r}", "it is no time above 0", "Write 90s, 5m or 1h.")
     return float(match[1]) * _SECONDS[match[2].lower()]
+
+
+def duration(seconds: float) -> str:
+    """A `--time` that holds `seconds` and a tenth more, rounded up: `90s` below two minutes, else `5m`."""
+    wanted = 1.1 * seconds
+    return f"{math.ceil(wanted)}s" if wanted < 120 else f"{math.ceil(wanted / 60)}m"
+
+
+class Late(NamedTuple):
+    """A block that was left out: what it needs and what was left of the time then, in seconds."""
+
+    title: str
+    needs: float
+    left: float
+
+
+def shortfall(late: Sequence[Late], spent: float, measured_any: bool) -> list[str]:
+    """What was left out for want of time and why, and which `--time` would do; `spent` seconds went by.
+
+    Where nothing was measured at all, also the time that the cheapest block wants.
+    """
+    if not late:
+        return []
+    said = [
+        f"left out for want of time: {one.title} (about {format_seconds(one.needs)}, "
+        f"{format_seconds(max(0.0, one.left))} were left)"
+        for one in late
+    ]
+    whole = f"--time {duration(spent + sum(one.needs for one in late))} would do for all of it"
+    least = f"--time {duration(spent + min(one.needs for one in late))} for one block"
+    return [*said, whole if measured_any or len(late) == 1 else f"{whole}, {least}"]
 
 
 def priority(blocks: Sequence[Block]) -> list[int]:
@@ -34,6 +68,15 @@ def priority(blocks: Sequence[Block]) -> list[int]:
     spread = [_halving(sorted(group, key=lambda i: blocks[i].points[0].seq_len)) for group in groups.values()]
     longest = max(map(len, spread), default=0)
     return [group[rank] for rank in range(longest) for group in spread if rank < len(group)]
+
+
+def num_ends(blocks: Sequence[Block]) -> int:
+    """How many of `priority` come first as the shortest and the longest lengths of their settings."""
+    groups: dict[bytes, int] = {}
+    for block in blocks:
+        key = canonical_json(_setting(block.points[0]))
+        groups[key] = groups.get(key, 0) + 1
+    return sum(min(2, count) for count in groups.values())
 
 
 def _setting(point: Point) -> Point:
@@ -68,7 +111,15 @@ class Pacer:
 
     def fits(self, index: int, now: float) -> bool:
         """Whether block `index` would end in time if begun at `now`."""
-        return now + self._estimates[index] * self._correction <= self._end
+        return self.needs(index) <= self.left(now)
+
+    def needs(self, index: int) -> float:
+        """Seconds that block `index` will take, as far as is known."""
+        return self._estimates[index] * self._correction
+
+    def left(self, now: float) -> float:
+        """Seconds of the budget that are left at `now`."""
+        return self._end - now
 
     def took(self, index: int, seconds: float) -> None:
         """Block `index` has taken `seconds`."""

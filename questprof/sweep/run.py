@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import statistics
@@ -28,7 +29,7 @@ from questprof.sweep.estimate import cost, weight
 from questprof.sweep.interrupt import Interrupt
 from questprof.sweep.outputs import Outputs as Outputs
 from questprof.sweep.outputs import plan_outputs as plan_outputs
-from questprof.sweep.pacing import Pacer, priority
+from questprof.sweep.pacing import Late, Pacer, num_ends, priority, shortfall
 from questprof.sweep.settings import Device, Settings
 from questprof.timing.cpu import CpuExecutor
 from questprof.timing.cuda import CudaExecutor
@@ -38,6 +39,8 @@ from questprof.units import format_bytes
 
 BUSY_SHARE = 0.75
 """Of the threads: a load average from there on is worth a warning."""
+CEILING_TIME = 0.25
+"""Share of a bounded time that the streaming-read ceiling of a CPU may take."""
 CEILING_SHARE = 0.05
 """Difference between a resumed profile's ceiling and today's from which on it is worth a warning."""
 
@@ -73,7 +76,7 @@ class _Progress:
 
     header: Header
     records: list[Record]
-    left_out: list[str] = field(default_factory=list)
+    left_out: list[Late] = field(default_factory=list)
 
     @property
     def profile(self) -> Profile:
@@ -101,6 +104,9 @@ def run_sweep(
     if outputs.resume:
         for line in _prepare_resume(outputs, blocks, environment):
             console.print(line, highlight=False, soft_wrap=True)
+        if finished := _finished(outputs, blocks):
+            console.print(f"{outputs.profile} holds every point: nothing is measured", highlight=False)
+            return finished
     phases = Phases()
     with ProfileWriter(outputs.profile, force=outputs.force, resume=outputs.resume) as writer:
         console.print(f"profile {outputs.profile}; measuring the streaming-read ceiling", highlight=False)
@@ -115,8 +121,8 @@ def run_sweep(
         progress = _Progress(header, list(writer.kept.records) if writer.kept else [])
         with phases("other"):
             _run_blocks(blocks, machine, settings, writer, progress, console, started)
-    for title in progress.left_out:
-        console.print(f"left out for want of time: {title}", highlight=False)
+    for line in shortfall(progress.left_out, time.perf_counter() - started, bool(progress.records)):
+        console.print(line, highlight=False, soft_wrap=True)
     console.print(f"time: {phases.describe()}", highlight=False)
     return Profile(header, tuple(progress.records), name=outputs.profile.name)
 
@@ -167,16 +173,19 @@ def _in_time(
         return
     seconds = [cost(block, environment, settings).seconds for block in blocks]
     pacer = Pacer(seconds, settings.time_s, started)
-    for index in priority(blocks):
+    order = priority(blocks)
+    ends = set(order[: num_ends(blocks)])
+    for index in order:
         block = blocks[index]
         begun = time.perf_counter()
         if all(point.point_id in done for point in block.points):
             continue
-        if pacer.fits(index, begun):
+        more = max(0.0, settings.ends_s - settings.time_s) if index in ends else 0.0
+        if pacer.fits(index, begun - more):
             yield block
             pacer.took(index, time.perf_counter() - begun)
         else:
-            progress.left_out.append(block.title)
+            progress.left_out.append(Late(block.title, pacer.needs(index), pacer.left(begun)))
 
 
 def _say_at_once(text: str) -> None:
@@ -220,6 +229,15 @@ def _prepare_resume(outputs: Outputs, blocks: Sequence[Block], environment: Envi
     return resuming.prepare(path, blocks, skip_corrupt=outputs.skip_corrupt, retry=outputs.retry)
 
 
+def _finished(outputs: Outputs, blocks: Sequence[Block]) -> Profile | None:
+    """The profile that is gone on with where it holds every point of `blocks`; None otherwise."""
+    if not outputs.profile.exists():
+        return None
+    kept = read_profile(outputs.profile)
+    done = {record.point_id for record in kept.records}
+    return kept if all(point.point_id in done for block in blocks for point in block.points) else None
+
+
 def _command() -> str:
     return shlex.join(["questprof", *sys.argv[1:]])
 
@@ -252,7 +270,8 @@ def _machine(
         )
         return measured, Machine(environment, executor, phases)
     use_threads(environment.num_workers)
-    measured, reader = ceilings.measure_cpu(environment)
+    limit = math.inf if settings.time_s is None else CEILING_TIME * settings.time_s
+    measured, reader = ceilings.measure_cpu(environment, limit)
     return measured, Machine(environment, CpuExecutor(environment, reader, settings.rule), phases)
 
 

@@ -18,9 +18,10 @@ from questprof.amdahl.pairs import Pair, steps_of
 from questprof.amdahl.sentences import causes, check_sentence, check_summary, clock_sentence, is_told, verdict
 from questprof.amdahl.tables import overlaps
 from questprof.decode.records import PartTime
+from questprof.model import Ceiling, Clocks, Record, StageTiming
 from questprof.model import Check as KernelCheck
-from questprof.model import Clocks, Record, StageTiming
 from questprof.store import read_profile
+from questprof.sweep.merge import merge_profiles
 
 ROOT = Path(__file__).parents[2]
 
@@ -351,3 +352,24 @@ def test_an_endless_attention_speed_up_reaches_the_bound_of_the_served_layers(at
     found = check(*(breakdown(one) for one in (dense(), quest(parts))))
     assert found is not None
     assert found.predicted_speedup == pytest.approx(1 / (1 - 0.45), rel=1e-5)
+
+
+def test_a_pair_and_its_ceiling_are_of_one_run() -> None:
+    """Two models of one machine, each with a dense step: neither run's ceiling is the other's.
+
+    And of two runs with Quest steps of one model, the one without a dense step has no pair.
+    """
+    ours = pair_profile(ceilings=(Ceiling("read", 1, (1000.0,)),))
+    lone = pair_profile(quest(point={"token_budget": 512}), ceilings=(Ceiling("read", 1, (900.0,)),))
+    for order in ([ours, lone], [lone, ours]):
+        (merged,) = merge_profiles(order)
+        steps = steps_of(merged)
+        assert [pair.point.token_budget for pair in steps.pairs] == [ours.records[1].point.token_budget]
+        assert [one.point.token_budget for one in steps.alone] == [512]
+        assert [one.ceiling_gb_s for one in steps.all] == [1000.0, 1000.0, 900.0]
+
+
+def test_a_step_of_a_cache_is_called_warm() -> None:
+    warm = {"step": StageTiming(1, 1, 1 << 10, "warm", "loop", "fixed")}
+    assert "its times are warm: of a cache, not of memory" in verdict(the_pair(dense(), quest(timing=warm)))
+    assert "warm" not in verdict(the_pair())

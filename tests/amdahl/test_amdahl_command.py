@@ -13,7 +13,8 @@ import pytest
 import typer
 from amdahl_steps import dense, pair_profile, quest
 
-from questprof.commands.amdahl import amdahl, exit_status
+from questprof.commands.amdahl import amdahl
+from questprof.commands.ending import exit_status
 from questprof.errors import Exit, QuestprofError
 from questprof.model import Profile
 from questprof.store import read_profile, seal
@@ -185,6 +186,22 @@ def test_options_that_would_do_nothing_are_refused(kept: Path, arguments: str, n
     assert named in done.stderr
     assert "Leave" in done.stderr
     assert not (kept / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ("--share 60% --attention-speedup 7.03X", Exit.OK, "0.4 + 0.6 / 7.03 = 0.4853"),
+        ("--share most", Exit.USAGE, "Write 0.6 or 60%."),
+        ("--share 0.6 --attention-speedup twice", Exit.USAGE, "Write 7.03 or 7.03x."),
+    ],
+)
+def test_shares_and_speed_ups_as_people_write_them(
+    tmp_path: Path, arguments: str, status: Exit, said: str
+) -> None:
+    done = run(f"amdahl {arguments}", tmp_path)
+    assert done.returncode == status
+    assert said in done.stdout + done.stderr
 
 
 def test_exit_statuses() -> None:

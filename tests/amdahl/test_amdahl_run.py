@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from profiles import CPU, GPU
+from profiles import CPU, GPU, profile
 from questprof.amdahl import memory, record, run
 from questprof.amdahl.plan import Block, Request, plan
 from questprof.amdahl.record import How, measured, tolerance, whole_budget_check
@@ -17,7 +17,7 @@ from questprof.decode import session as sessions
 from questprof.decode.measure import StepTimes
 from questprof.decode.records import DecodeResult, PartTime
 from questprof.errors import Exit, QuestprofError
-from questprof.model import Check, Clocks, Profile
+from questprof.model import Ceiling, Check, Clocks, Profile
 from questprof.store import read_profile
 from questprof.sweep.outputs import Outputs
 
@@ -152,7 +152,7 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> list[FakeSession]:
     monkeypatch.setattr(sessions, "load_weights", lambda config, *_, **__: config)
     monkeypatch.setattr(sessions, "open_session", open_session)
     monkeypatch.setattr(run, "capture", lambda device: CPU)
-    monkeypatch.setattr(run, "_ceilings", lambda environment: ())
+    monkeypatch.setattr(run, "_ceilings", lambda environment, kept: ())
     return opened
 
 
@@ -189,6 +189,14 @@ def test_a_profile_is_gone_on_with(tmp_path: Path, faked: list[FakeSession]) -> 
     faked.clear()
     assert len(go(path, plan(REQUEST), REQUEST, resume=True).records) == 6
     assert faked == []
+
+
+def test_a_profile_that_is_gone_on_with_keeps_its_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU they are measured once, and not again to be thrown away."""
+    now, before = (Ceiling("read", 1 << 20, (gb_s,) * 3) for gb_s in (100.0, 90.0))
+    monkeypatch.setattr(run.ceilings, "measure_cuda", lambda: (now,))
+    assert run._ceilings(GPU, None) == (now,)
+    assert run._ceilings(GPU, profile(ceilings=(before,))) == (before,)
 
 
 def test_another_grid_is_not_gone_on_with(tmp_path: Path, faked: list[FakeSession]) -> None:
@@ -298,3 +306,18 @@ def test_other_errors_are_not_hidden(
 def test_the_opening_names_cpu_figures() -> None:
     assert run._opening(CPU).startswith("CPU figures: Toy CPU, 2 threads")
     assert run._opening(GPU) == "Toy GPU, 4 SMs"
+
+
+def test_once_it_is_late_nothing_more_begins(tmp_path: Path, faked: list[FakeSession]) -> None:
+    """Late after the dense steps of the first length: no Quest step, no cache of the second."""
+    path, asked_for = tmp_path / "late.jsonl", plan(REQUEST)
+    outputs = Outputs(path, None, force=False, resume=False)
+
+    def late() -> bool:
+        return path.exists() and len(path.read_bytes().splitlines()) > 2
+
+    profile = run.run_amdahl(asked_for, REQUEST, outputs, Console(quiet=True), late)
+    assert [record.point.policy for record in profile.records] == ["dense", "dense"]
+    assert len(faked) == 1
+    assert run.run_amdahl(asked_for, REQUEST, Outputs(tmp_path / "b.jsonl", None, False, False),
+                          Console(quiet=True), lambda: True).records == ()  # fmt: skip

@@ -67,3 +67,23 @@ def test_the_step_lies_between_no_gain_and_the_bound(share: float, speedup: floa
 @given(share=st.floats(0, 0.99))
 def test_an_endless_attention_speed_up_reaches_the_bound(share: float) -> None:
     assert hand_calculation(share, 1e12).speedup == pytest.approx(1 / (1 - share))
+
+
+@pytest.mark.parametrize(
+    ("speedup", "said"),
+    [
+        (1e-308, "1 / 6e+307 = 1.7e-308x"),
+        (1e-3, "1 / 600.4000 = 0.0017x"),
+        (1e12, "1 / 0.4000 = 2.50x"),
+    ],
+)
+def test_figures_beyond_all_reading_are_told_in_powers_of_ten(speedup: float, said: str) -> None:
+    """0.4 + 0.6 / s: 6e307, 600.4, 0.4."""
+    lines = explain(hand_calculation(0.6, speedup))
+    assert any(said in line for line in lines), lines
+    assert max(map(len, lines)) < 200
+
+
+def test_a_share_of_nearly_all_has_a_bound_that_can_be_read() -> None:
+    lines = explain(hand_calculation(1 - 2**-53, 2.0))
+    assert any("= 9e+15x" in line for line in lines), lines

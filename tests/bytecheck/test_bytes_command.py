@@ -167,15 +167,14 @@ def test_every_planted_fault_fails_with_its_verdict(fault: str, faulty: dict[str
     assert FAULTS[fault] in done.stdout
 
 
-def test_hardware_that_is_not_here_is_said_beside_the_trace(tmp_path: Path) -> None:
-    done = run(
-        f"bytes --source ncu --ncu /no/such/ncu {TINY} --summary-layout paired --no-proof -o a.jsonl",
-        tmp_path,
-    )
+def test_hardware_that_is_not_here_is_refused_at_once(tmp_path: Path) -> None:
+    """Nothing is traced in its place, and nothing is written."""
+    done = run(f"bytes --source ncu --ncu /no/such/ncu {TINY} --html a.html -o a.jsonl", tmp_path)
     assert done.status == Exit.MACHINE
     assert "error: " in done.stderr
-    assert "fix: " in done.stderr
-    assert "address trace" in done.stdout
+    assert "--source trace" in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interruption_keeps_the_profile_and_says_how_to_go_on(tmp_path: Path) -> None:

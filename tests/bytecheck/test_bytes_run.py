@@ -343,10 +343,16 @@ def test_hardware_alone_has_a_trace_in_reserve(gpu: dict[str, Any]) -> None:
     assert places(plan_tasks(ASKED, "ncu", How())) == [("ncu", ""), ("trace", "instead")]
 
 
-@pytest.mark.parametrize("source", ["auto", "ncu"])
-def test_refused_counters_are_a_failure_beside_the_trace(source: str, gpu: dict[str, Any]) -> None:
+def test_refused_counters_that_were_asked_for_end_it(gpu: dict[str, Any]) -> None:
     gpu["refusal"] = REFUSED
-    found = plan_tasks(ASKED, source, How())
+    with pytest.raises(QuestprofError) as caught:
+        plan_tasks(ASKED, "ncu", How())
+    assert caught.value is REFUSED
+
+
+def test_refused_counters_are_a_failure_beside_the_trace(gpu: dict[str, Any]) -> None:
+    gpu["refusal"] = REFUSED
+    found = plan_tasks(ASKED, "auto", How())
     assert places(found) == [("trace", "")]
     assert found.failures == (REFUSED,)
     assert found.device == "cpu"

@@ -8,13 +8,14 @@ from msgspec.structs import replace
 
 from profiles import CPU, GPU, GQA_SHAPE, READ_1000, SHAPE, dense, profile, quest
 from questprof.counts import ByteCount, StageCount
-from questprof.model import Check, Point, Record
+from questprof.model import Ceiling, Check, Point, Record
 from questprof.roofline.display import ROOF_NAMES
 from questprof.roofline.finding import Roofline, as_document, roofline
 from questprof.roofline.flops import stage_flops
 from questprof.roofline.placing import Limits, place_text
 from questprof.roofs import Bandwidth, FlopRate, Launch, MemoryBus, Roofs
 from questprof.store import seal, unseal
+from questprof.sweep.merge import merge_profiles
 
 L2_2000 = Bandwidth("read", "reader", 1 << 19, (2000.0,))
 FP16 = FlopRate("torch.matmul", "fp16", "tensor cores", "8192 x 8192 x 8192", 1, (100.0,))
@@ -264,3 +265,18 @@ def test_lines_name_the_shape_where_there_are_several() -> None:
     assert of(dense(8192, 40.0)).lines[0].where == "8k"
     found = of(dense(8192, 40.0), dense(8192, 40.0, shape=GQA_SHAPE))
     assert [one.where for one in found.lines] == ["toy (fp16) 8k", "toy-gqa (fp16) 8k"]
+
+
+def test_stages_of_joined_runs_stand_under_the_memory_roof_of_their_own() -> None:
+    """8388608 B in 10 us are 838.9 GB/s: 0.839 of 1000, and 0.932 of the 900 that the other run read."""
+    roofed = ledger(dense(16384, 10.0), dense=(8_388_608, 0))
+    other = ledger(dense(16384, 10.0, seed=1), dense=(8_388_608, 0))
+    reads = [(Ceiling("read", 1 << 30, (gb_s,)),) for gb_s in (1000.0, 900.0)]
+    first = profile(roofed, roofs=ROOFS, ceilings=reads[0])
+    runs = [first, profile(other, ceilings=reads[1])]
+    for order in (runs, runs[::-1]):
+        (merged,) = merge_profiles(order)
+        found = roofline(merged)
+        shares = sorted(one.memory_share or 0 for one in found.lines if one.stage == "dense")
+        assert shares == pytest.approx([0.8388608, 0.8388608 / 0.9])
+        assert found.memory_gb_s == 1000.0

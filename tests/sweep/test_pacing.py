@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from profiles import SHAPE
 from questprof.errors import QuestprofError
 from questprof.grid import Grid, plan_blocks
-from questprof.sweep.pacing import Pacer, parse_duration, planned, priority
+from questprof.sweep.pacing import (
+    Late,
+    Pacer,
+    duration,
+    num_ends,
+    parse_duration,
+    planned,
+    priority,
+    shortfall,
+)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("5m", 300), ("1.5H", 5400), (" 2m ", 120)])
@@ -30,6 +39,15 @@ def test_both_ends_of_every_setting_come_first_then_the_middles() -> None:
     ]  # fmt: skip
 
 
+def test_the_ends_are_two_of_every_setting_that_has_so_many() -> None:
+    def ends(lengths: tuple[int, ...], page_sizes: tuple[int, ...]) -> int:
+        return num_ends(plan_blocks(Grid((SHAPE,), lengths, page_sizes, (1024,), (1,), "cpu")))
+
+    assert ends((1024, 2048, 4096), (16,)) == 2
+    assert ends((1024, 2048, 4096), (16, 32)) == 4
+    assert ends((1024,), (16, 32)) == 2
+
+
 @given(st.lists(st.integers(1, 1 << 16), min_size=1, max_size=20, unique=True))
 def test_every_block_has_its_turn_once(lengths: list[int]) -> None:
     blocks = plan_blocks(Grid((SHAPE,), tuple(sorted(lengths)), (16, 8), (1024,), (1, 2), "cpu"))
@@ -45,6 +63,24 @@ def test_a_pacer_learns_from_what_blocks_took() -> None:
     pacer.took(1, 20.0)
     assert pacer.fits(2, 140.0)  # ends at 160, just in time
     assert not pacer.fits(3, 140.1)
+    assert (pacer.needs(3), pacer.left(140.1)) == (20.0, pytest.approx(19.9))
+
+
+def test_what_is_left_out_says_what_it_needs_and_which_time_would_do() -> None:
+    """20 s went by, blocks of 25 and 70 s were left out: 1.1 x 115 s is 126.5 s, 1.1 x 45 s is 49.5 s."""
+    late = [Late("length 2k", 25.0, 15.4), Late("length 4k", 70.0, -2.0)]
+    assert shortfall(late, 20.0, measured_any=False) == [
+        "left out for want of time: length 2k (about 25 s, 15 s were left)",
+        "left out for want of time: length 4k (about 70 s, 0 s were left)",
+        "--time 3m would do for all of it, --time 50s for one block",
+    ]
+    assert shortfall(late, 20.0, measured_any=True)[-1] == "--time 3m would do for all of it"
+    assert shortfall([], 20.0, measured_any=True) == []
+
+
+@given(st.floats(0.01, 1e6))
+def test_the_time_that_is_offered_holds_what_it_is_offered_for(seconds: float) -> None:
+    assert 1.1 * seconds <= parse_duration(duration(seconds)) <= 1.1 * seconds + 60
 
 
 def test_a_plan_goes_on_past_what_does_not_fit() -> None:

@@ -1,5 +1,8 @@
 """Going on with a profile: other options are refused, what is retried goes in whole blocks."""
 
+import hashlib
+import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -8,8 +11,8 @@ from msgspec.structs import replace
 from profiles import SHAPE, dense, profile, quest
 from questprof.errors import QuestprofError
 from questprof.grid import Block
-from questprof.model import Profile
-from questprof.store import ProfileWriter, read_profile, seal
+from questprof.model import Profile, Record
+from questprof.store import ProfileWriter, read_profile, seal, unseal
 from questprof.sweep import resuming
 
 COMMAND = "questprof sweep --lengths 1k --samples=5 --append -o p.jsonl"
@@ -145,3 +148,43 @@ def test_the_advice_fits_what_wrote_the_profile(command: str, advice: str, tmp_p
         resuming.check_grid(kept, tmp_path, blocks[:1])
     assert advice in caught.value.fix
     assert caught.value.fix.endswith(f"it was started by: {command}")
+
+
+def test_a_profile_that_wrote_defaults_out_is_gone_on_with(tmp_path: Path) -> None:
+    """Its ids are of JSON with `backend` and `policy`; the same points typed today are the ones it holds.
+
+    What was there stays as it was, byte by byte, and a point that is written now has today's id.
+    """
+    made, blocks = _grid()
+    path = tmp_path / "p.jsonl"
+    lines = [_as_before(record) for record in made.records[:2]]
+    path.write_bytes(seal(made.header) + b"".join(lines))
+    before = path.read_bytes()
+    typed = [
+        Block(
+            tuple(
+                replace(p, backend="".join(list(p.backend)), policy="".join(list(p.policy)))
+                for p in block.points
+            )
+        )
+        for block in blocks
+    ]
+    resuming.check_grid(read_profile(path), path, typed)
+    assert resuming.prepare(path, typed, skip_corrupt=False, retry=False) == []
+    with ProfileWriter(path, resume=True) as writer:
+        writer.begin(made.header)
+        assert writer.kept is not None
+        assert {r.point_id for r in writer.kept.records} == {p.point_id for p in typed[0].points}
+        writer.append(made.records[2])
+    assert path.read_bytes() == before + seal(made.records[2])
+    assert read_profile(path).records == made.records[:3]
+
+
+def _as_before(record: Record) -> bytes:
+    told = json.loads(unseal(seal(record).rstrip(b"\n")))
+    told["point"] |= {"backend": record.point.backend, "policy": record.point.policy}
+    point = json.dumps(told["point"], sort_keys=True, separators=(",", ":")).encode()
+    told["point_id"] = hashlib.sha256(point).hexdigest()[:16]
+    assert told["point_id"] != record.point_id
+    body = json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+    return body[:-1] + b',"crc32":%d}\n' % zlib.crc32(body)

@@ -6,10 +6,12 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from profiles import READ_1000, SHAPE
+from profiles import CPU, READ_1000, SHAPE
 from questprof.errors import Exit, QuestprofError
 from questprof.grid import Block, Grid, plan_blocks
+from questprof.model import Header
 from questprof.sweep import run
+from questprof.sweep.estimate import Cost
 from questprof.sweep.run import default_backends
 from questprof.sweep.settings import RULES, Settings
 
@@ -82,3 +84,26 @@ def test_a_resumed_run_names_the_ceiling_that_counts(now: float, warns: bool) ->
     assert (len(lines) == 3) == warns
     assert not warns or f"{now:g} GB/s" in lines[1]
     assert "2 %" in lines[-1]
+
+
+def test_the_ends_may_take_more_time_than_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten seconds a block, 15 for all of them, of which the ceiling took 12; 40 for both ends."""
+    now = [112.0]
+    monkeypatch.setattr(run.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(run, "cost", lambda *_: Cost(0, 10.0))
+    blocks = plan_blocks(Grid((SHAPE,), (1024, 2048, 4096), (16,), (1024,), (1,), "cpu"))
+
+    def timed(settings: Settings) -> list[int]:
+        now[0] = 112.0
+        progress = run._Progress(Header(1, CPU, "", ""), [])
+        found = []
+        for block in run._in_time(blocks, CPU, settings, progress, frozenset(), 100.0):
+            found.append(block.points[0].seq_len)
+            now[0] += 10.0
+        assert len(found) + len(progress.left_out) == len(blocks)
+        return found
+
+    assert timed(Settings("cpu", RULES["cpu"], time_s=15.0)) == []
+    assert timed(Settings("cpu", RULES["cpu"], time_s=15.0, ends_s=40.0)) == [1024, 4096]
+    assert timed(Settings("cpu", RULES["cpu"], time_s=15.0, ends_s=25.0)) == [1024]
+    assert timed(Settings("cpu", RULES["cpu"], time_s=60.0, ends_s=25.0)) == [1024, 4096, 2048]

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from profiles import dense, profile, quest
-from questprof.commands.sweep import _print_closing, _print_json, exit_status
+from profiles import SHAPE, dense, profile, quest
+from questprof.commands.sweep import _print_closing, _print_json, ending
 from questprof.errors import Exit
 from questprof.grid import Grid
-from questprof.model import Clocks, Energy, Profile
+from questprof.model import Clocks, Energy, Profile, Record
 from questprof.sweep.outputs import Outputs
 
 
@@ -28,8 +28,50 @@ from questprof.sweep.outputs import Outputs
     ],
 )
 def test_the_worst_point_decides(statuses: tuple[str, ...], status: Exit) -> None:
-    records = [dense(1024 * (i + 1), 1.0, status=s) for i, s in enumerate(statuses)]
-    assert exit_status(profile(*records)) == status
+    us = (1.0, 1.0, 1.0)
+    records = [
+        record
+        for i, s in enumerate(statuses)
+        for record in (dense(2048 * (i + 1), 9.0, status=s), quest(2048 * (i + 1), us, status=s))
+    ]
+    assert ending(profile(*records)) == status
+
+
+APART = (2.0, 4.0, 9.0)
+"""us, whose 90th percentile is 8 and 10th 2.4: 3.3 times that."""
+
+
+@pytest.mark.parametrize(
+    ("records", "status"),
+    [
+        ([dense(2048, 9.0), quest(2048, (1.0, 1.0, 1.0), times_us={"quest": APART})], Exit.INCONCLUSIVE),
+        ([dense(2048, 9.0, times_us={"dense": APART}), quest(2048, (1.0, 1.0, 1.0))], Exit.INCONCLUSIVE),
+        ([dense(2048, 9.0), quest(2048, None, status="oom", reason="needs 9 GiB")], Exit.INCONCLUSIVE),
+        ([dense(2048, 9.0)], Exit.INCONCLUSIVE),
+        ([dense(2048, 9.0), quest(2048, (1.0, 1.0, 1.0), budget=2048)], Exit.OK),  # what it costs is known
+        (
+            [
+                *(dense(2048 * n, 9.0) for n in (1, 2)),
+                quest(2048, (1.0, 1.0, 1.0), times_us={"quest": APART}),
+                quest(4096, (1.0, 1.0, 1.0)),
+            ],
+            Exit.OK,
+        ),
+    ],
+)
+def test_a_sweep_without_any_verdict_is_inconclusive(records: list[Record], status: Exit) -> None:
+    assert ending(profile(*records)) == status
+
+
+def test_without_a_time_no_source_of_times_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    grid = Grid((SHAPE,), (8192,), (16,), (1024,), (1,), "cuda")
+    for made in (profile(), profile(quest(8192, None, status="oom", reason="needs 9 GiB"))):
+        _print_closing(made, grid)
+        _print_json(made, Outputs(Path("p.jsonl"), None, False, False))
+        said = capsys.readouterr().out
+        assert "Times: measured" not in said
+    _print_closing(_measured(), grid)
+    assert "Times: measured" in capsys.readouterr().out
 
 
 def _measured() -> Profile:

@@ -82,7 +82,7 @@ class Joined:
 
 def join(evaluation: Evaluation, timings: Iterable[Profile]) -> Joined:
     """Every usable timed point near the trace's length, and the times at equal mass."""
-    every = [(profile, row) for profile in timings for row in scan_rows(profile)]
+    every = [(run, row) for profile in timings for run in profile.runs for row in scan_rows(run)]
     rows = [(profile, row) for profile, row in every if row.usable]
     if not rows:
         return Joined(notes=(NOT_USABLE,) if every else ())
@@ -92,12 +92,13 @@ def join(evaluation: Evaluation, timings: Iterable[Profile]) -> Joined:
     notes = [
         *_notes(evaluation, [row for _, row in rows], [row for _, row in near]),
         *_unusable([row for _, row in every if not row.usable and row.seq_len in lengths]),
+        *_warm([row for _, row in near]),
     ]
-    groups: dict[tuple[str, str, int, int, str], list[Timed]] = {}
+    groups: dict[tuple[int, str, int, int, str], list[Timed]] = {}
     for profile, row in near:
         one = _timed(evaluation, profile, row)
         if one:
-            key = one.device, one.setting, one.seq_len, one.page_size, one.policy
+            key = id(profile), one.setting, one.seq_len, one.page_size, one.policy
             groups.setdefault(key, []).append(one)
     ordered = [sorted(group, key=lambda one: one.token_budget) for group in groups.values()]
     equal = tuple(_equal(evaluation, group, mass) for mass in MASSES for group in ordered)
@@ -281,6 +282,12 @@ def _unusable(rows: Sequence[Row]) -> Iterable[str]:
     if rows:
         count = f"{len(rows)} timed {'point is' if len(rows) == 1 else 'points are'}"
         yield f"{count} left out as no evidence (wrong, unstable, or samples too far apart): {_some(rows)}."
+
+
+def _warm(rows: Sequence[Row]) -> Iterable[str]:
+    """Timed points whose times are of a cache."""
+    if warm := [row for row in rows if row.warm]:
+        yield f"Warm, times of a cache and not of memory: {_some(warm)}."
 
 
 def _some(rows: Sequence[Row]) -> str:

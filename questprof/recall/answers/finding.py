@@ -120,7 +120,7 @@ def _answers(evaluation: Evaluation, profile: Profile, timings: Sequence[Profile
         steps=tuple(steps(evaluation, size) for size in evaluation.page_sizes),
         gaps=gaps,
         why_no_gaps="" if gaps else gap.why_none(evaluation),
-        ablations=ablations(replace(profile, records=evaluation.records)),
+        ablations=ablations(replace(profile, records=evaluation.records, joined=())),
         joined=equal_mass.join(evaluation, timings),
         left_out=evaluation.left_out,
     )

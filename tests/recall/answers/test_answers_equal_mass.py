@@ -9,12 +9,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 from planted_recall import MODEL, Planted
 
 from profiles import GPU, dense, profile, quest
 from questprof.recall.answers.equal_mass import NOT_USABLE, Joined, crossing, join, mass_at
 from questprof.recall.answers.evaluation import evaluations
 from questprof.recall.answers.step_sentences import equal_sentences
+from questprof.sweep.merge import merge_profiles
 
 DENSE_US = 40.0
 
@@ -187,3 +189,23 @@ def test_points_that_are_no_evidence_are_named() -> None:
     assert [one.token_budget for one in found.timed] == [64]
     assert any(note.startswith("1 timed point is left out as no evidence") for note in found.notes)
     assert any("page 16 budget 128 quest" in note for note in found.notes)
+
+
+def test_times_of_two_runs_are_not_interpolated_between() -> None:
+    """Budgets 64 and 128 in one run, and both again in a slower one: each run has its own figure."""
+    fast, slow_run = timing({64: 10.0, 128: 20.0}), timing({64: 20.0, 128: 40.0})
+    by_run = [one.quest_us for one in joined(fast, slow_run).equal if one.mass == 0.95]
+    assert by_run == pytest.approx([20.0, 40.0])
+    lone = profile(quest(256, (5.0, 5.0, 10.0), budget=128, shape=MODEL))
+    (merged,) = merge_profiles([timing({64: 10.0}), lone])
+    assert [one.token_budget for one in joined(merged).timed] == [64]  # the other has no dense of its run
+
+
+def test_times_of_a_cache_are_called_warm() -> None:
+    found = timing({64: 10.0})
+    warm = [
+        changed(r, timing={name: changed(one, cache_state="warm") for name, one in r.timing.items()})
+        for r in found.records
+    ]
+    (note,) = joined(changed(found, records=tuple(warm))).notes
+    assert note == "Warm, times of a cache and not of memory: page 16 budget 64 quest."
