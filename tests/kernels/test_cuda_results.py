@@ -247,7 +247,7 @@ def _every_fifth(scores: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", [kind for kind in TRIED if kind.page_size <= 16], ids=str)
 @pytest.mark.parametrize("where", [torch.clone, _in_front, _every_fifth, torch.zeros_like])
-@pytest.mark.parametrize("num_selected", [20, 90])
+@pytest.mark.parametrize("num_selected", [20, 90] if ON_GPU else [90])
 def test_what_the_fused_launch_asks_for_early_is_of_the_selection(
     kind: Kind, where: Callable[[torch.Tensor], torch.Tensor], num_selected: int
 ) -> None:
