@@ -8,15 +8,15 @@ from msgspec.structs import replace
 
 from questprof.model import Record
 
-UNCHECKED: Final = "its results were not checked: the record holds times and no check"
+UNCHECKED: Final = "its results were not checked: the record holds times and no check after them"
 
 
 def without_unchecked(record: Record) -> Record:
-    """`record` itself, or where a sweep timed what nobody checked the same without its times.
+    """`record` itself, or where a sweep timed what nobody checked afterwards the same without its times.
 
     No figure without a passed check: such a record is `unavailable`, with UNCHECKED as its reason.
     """
-    if record.kind != "sweep" or record.checks or not record.times_us:
+    if record.kind != "sweep" or not record.times_us or any(one.when == "after" for one in record.checks):
         return record
     reason = f"{record.reason}; {UNCHECKED}" if record.reason else UNCHECKED
     return replace(

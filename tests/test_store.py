@@ -281,6 +281,9 @@ def test_times_that_nobody_checked_are_left_out(tmp_path: Path) -> None:
     bare, step = _record(2048, checks=()), _record(4096, checks=())
     step = replace(step, kind="amdahl")
     refused = _record(8192, checks=(), times_us={})
+    early = _record(512, checks=(Check("attend", "before", 0.5, 1.0),))
+    (alone,) = read_profile(_sealed(tmp_path / "early.jsonl", early)).records
+    assert (alone.status, alone.times_us) == ("unavailable", {})
     found = read_profile(_sealed(tmp_path / "bare.jsonl", bare, step, refused, _record(1024)))
     assert found.records[1:] == (step, refused, _record(1024))
     assert (found.records[0].status, found.records[0].times_us) == ("unavailable", {})

@@ -9,7 +9,7 @@ which maps stages to the fp32 numbers of scratch that they need, and `variant`, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,6 +70,12 @@ def register(spec: str) -> str:
     return name
 
 
+def register_all(specs: Sequence[str]) -> tuple[str, ...]:
+    """The names of `specs`, all of them registered; QuestprofError as `named` and `register` raise it."""
+    named(specs)
+    return tuple(register(spec) for spec in specs)
+
+
 def named(specs: Iterable[str]) -> dict[str, str]:
     """`MODULE:OBJECT` by name, of every one of `specs`; nothing is imported.
 
@@ -78,6 +84,9 @@ def named(specs: Iterable[str]) -> dict[str, str]:
     sources: dict[str, str] = {}
     for spec in specs:
         name, source = _named(spec, sources)
+        if name in sources:
+            why = f"{name} is given twice"
+            raise QuestprofError(f"kernels {spec!r}", why, "Give every stage set a name of its own: NAME=...")
         sources[name] = source
     return sources
 

@@ -153,7 +153,7 @@ def prepare(
     page = parse_one(page_size, "page size")
     check_pages([tokens], [page])
     found, config, no_config = resolve(typed, where, dtype, weights)
-    kernels = tuple(dict.fromkeys(user.register(spec) for spec in kernel or ()))
+    kernels = user.register_all(kernel or ())
     for name in kernels:
         user.refuse_interpreted(name)
     asked = Question(

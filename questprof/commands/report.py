@@ -31,7 +31,7 @@ def report(
     """
     from questprof.errors import QuestprofError
     from questprof.report import write_report
-    from questprof.report.picture_files import write_pictures
+    from questprof.report.picture_files import check_folder, write_pictures
     from questprof.store import read_profile
     from questprof.sweep.merge import without_copies
 
@@ -53,8 +53,10 @@ def report(
     target = output or profiles[0].with_suffix(".html")
     if target.resolve() in {path.resolve() for path in profiles}:
         raise QuestprofError(f"{target}", "it is the profile itself", "Name another page with -o.")
+    if pictures is not None:
+        check_folder(pictures, force)
     write_report(read, target, modes[plotlyjs], force)
     print(target)
-    if pictures:
+    if pictures is not None:
         for picture in write_pictures(target, pictures, force):
             print(picture)

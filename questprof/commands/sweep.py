@@ -138,7 +138,7 @@ def sweep(
         sizes, named = parse_sizes(page_sizes, "page size"), check_names(policies, "policy")
         check_kernels(kernel or (), where, shapes, sizes, layouts, named, seed, json=json)
         return
-    kernels = tuple(dict.fromkeys(user.register(spec) for spec in kernel or ()))
+    kernels = user.register_all(kernel or ())
     for name in kernels:
         user.refuse_interpreted(name)
     grid = Grid(

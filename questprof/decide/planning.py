@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Final
 
 from questprof.amdahl.plan import Block as StepBlock
@@ -73,7 +74,7 @@ def plan_sweep(
         raise QuestprofError(
             f"--time {format_seconds(seconds / SWEEP_SHARE)} is too short",
             "not even the smallest part of the sweep fits into its half of it",
-            f"Give about {format_seconds(least)} or more, or shorter --lengths.",
+            f"Give about {format_seconds(ceil(1.1 * least))} or more, or shorter --lengths.",
         )
     kept = tuple(block for index, block in enumerate(blocks) if index in chosen)
     left_out = tuple(block.title for index, block in enumerate(blocks) if index not in chosen)

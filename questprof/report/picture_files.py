@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from questprof.errors import QuestprofError
 from questprof.files import cannot_write, output_exists, write_whole
 from questprof.report.static import FIGURE, svg
 from questprof.report.static_axes import WIDTH
@@ -57,6 +58,17 @@ def picture_files(page: str) -> dict[str, str]:
             said = (_text(caption[1]) if caption else "") + source
             files[f"{stem}-{counts[stem]}.svg"] = _alone(drawn, title, said, *themes)
     return files
+
+
+def check_folder(folder: Path, force: bool = False) -> None:
+    """QuestprofError where pictures cannot go into `folder`, or would replace some there, unless `force`."""
+    if not folder.name or (folder.exists() and not folder.is_dir()):
+        raise QuestprofError(
+            f"--pictures {str(folder)!r}", "it is no folder", "Name one, new or there already."
+        )
+    if not force and folder.is_dir():
+        for existing in sorted(folder.glob("*.svg"))[:1]:
+            raise output_exists(existing)
 
 
 def write_pictures(page: Path, folder: Path, force: bool = False) -> list[Path]:

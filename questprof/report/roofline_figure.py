@@ -14,11 +14,10 @@ from questprof.roofline.finding import Roofline
 from questprof.roofline.placing import Line, Placed
 from questprof.units import format_bytes, six_digits
 
-_SYMBOLS: Final = {
-    ("memory", "ledger"): "circle",
-    ("cache", "ledger"): "circle-open",
-    ("memory", "ncu"): "x",
-}
+_SYMBOLS: Final = {"dense": "square", "score": "diamond", "attend": "triangle-up", "quest": "circle"}
+"""Of the stages with a colour of their own; the others have a pentagon."""
+_OPEN: Final = {("memory", "ledger"): "", ("cache", "ledger"): "-open", ("memory", "ncu"): "-open-dot"}
+_DASHES: Final = ("solid", "dashdot", "dash", "dot")
 _ROLES: Final = ("dense", "score", "attend", "quest")
 """Stages with a colour of their own."""
 _BELOW, _BEYOND = 0.5, 4.0
@@ -52,14 +51,13 @@ def _roofs(
 ) -> Iterable[dict[str, Any]]:
     """Each bandwidth as a slope up to the highest rate, each rate as a level from its first ridge on."""
     top, fastest = max(rates.values()), max(bandwidths.values())
-    for name, gb_s in bandwidths.items():
-        x = [left, top / gb_s]
-        yield _trace(f"{name} roof", "ink", x, [gb_s * at for at in x], [f"{name}: {gb_s:.4g} GB/s"] * 2)
-    for name, gflop_s in rates.items():
-        x = [gflop_s / fastest, right]
-        yield _trace(
-            name, "muted", x, [gflop_s] * 2, [f"{name}: {gflop_s / 1e3:.4g} TFLOP/s"] * 2, dash="dash"
-        )
+    for dash, (name, gb_s) in zip(_DASHES, bandwidths.items(), strict=False):
+        x, text = [left, top / gb_s], f"{name}: {gb_s:.4g} GB/s"
+        yield _trace(f"{name} roof", "ink", x, [gb_s * at for at in x], [text] * 2, dash=dash)
+    for number, (name, gflop_s) in enumerate(rates.items()):
+        x, text = [gflop_s / fastest, right], f"{name}: {gflop_s / 1e3:.4g} TFLOP/s"
+        dash = _DASHES[number % len(_DASHES)]
+        yield _trace(name, "muted", x, [gflop_s] * 2, [text] * 2, dash=dash)
 
 
 def _marks(marks: Sequence[tuple[Line, Placed]], names: Mapping[str, str]) -> Iterable[dict[str, Any]]:
@@ -76,7 +74,7 @@ def _marks(marks: Sequence[tuple[Line, Placed]], names: Mapping[str, str]) -> It
             [place.intensity for _, place in group],
             [place.gflop_s for _, place in group],
             [_hover(line, place, names) for line, place in group],
-            symbol=_SYMBOLS[level, source],
+            symbol=_SYMBOLS.get(stage, "pentagon") + _OPEN[level, source],
         )
 
 
@@ -96,31 +94,30 @@ def curve_figure(found: Roofline, names: Mapping[str, str]) -> dict[str, Any] | 
     if not found.sizes:
         return None
     data = []
-    for operation, role in (("read", "quest"), ("copy", "attend")):
+    for operation, role, symbol in (("read", "quest", "circle"), ("copy", "attend", "square")):
         sizes = [one for one in found.sizes if one.operation == operation]
         x, y = [one.working_set_bytes for one in sizes], [one.stat.median for one in sizes]
         hover = [
             f"{operation}, {format_bytes(one.working_set_bytes)}: {one.stat.median:.4g} GB/s, {one.name}"
             for one in sizes
         ]
-        data.append(_trace(operation, role, x, y, hover, symbol="circle", joined=True))
+        data.append(_trace(operation, role, x, y, hover, symbol=symbol, joined=True))
     ends = [
         min(one.working_set_bytes for one in found.sizes),
         max(one.working_set_bytes for one in found.sizes),
     ]
     levels = {f"{names['memory']} roof": found.memory_gb_s}
     levels["vendor's bandwidth"] = found.vendor.gb_s if found.vendor else None
-    for name, gb_s in levels.items():
+    for dash, (name, gb_s) in zip(("solid", "dash"), levels.items(), strict=True):
         if gb_s:
-            data.append(
-                _trace(name, "muted", ends, [gb_s] * 2, [f"{name}: {gb_s:.4g} GB/s"] * 2, dash="dash")
-            )
+            text = f"{name}: {gb_s:.4g} GB/s"
+            data.append(_trace(name, "muted", ends, [gb_s] * 2, [text] * 2, dash=dash))
     top = max(one.stat.median for one in found.sizes)
     places = {f"size of {names['cache']}": found.cache_bytes, "measured knee": found.knee_bytes}
-    for name, size in places.items():
+    for dash, (name, size) in zip(("dot", "dashdot"), places.items(), strict=True):
         if size:
             text = f"{name}: {format_bytes(size)}"
-            data.append(_trace(name, "ink", [size] * 2, [0, top], [text] * 2, dash="dot"))
+            data.append(_trace(name, "ink", [size] * 2, [0, top], [text] * 2, dash=dash))
     ticks = sorted({one.working_set_bytes for one in found.sizes})[:: max(1, len(found.sizes) // 12)]
     axes = {
         "xaxis": {

@@ -136,6 +136,13 @@ def test_a_name_stands_for_one_set(module: ModuleType) -> None:
         user.register("mine=my_kernels:second")
 
 
+def test_a_name_is_given_once() -> None:
+    """Twice the same is a typing error: one of them was to be another, and nothing would be compared."""
+    with pytest.raises(QuestprofError, match="new is given twice"):
+        user.named(["new=my_kernels:first", "new=my_kernels:first"])
+    assert user.named(["a=m:x", "b=m:x"]) == {"a": "m:x", "b": "m:x"}
+
+
 def test_an_unknown_backend_names_the_registered_ones(module: ModuleType) -> None:
     module.stages = {"score": mine}
     user.register("mine=my_kernels:stages")

@@ -123,3 +123,17 @@ def test_every_picture_is_shown_and_every_shown_one_is_there() -> None:
     assert set(re.findall(r"\]\((pictures/[^)]*)\)", (DOCS / "figures.md").read_text())) == kept
     readme = (DOCS.parent / "README.md").read_text()
     assert {one.removeprefix("docs/") for one in re.findall(r"\]\((docs/pictures/[^)]*)\)", readme)} <= kept
+
+
+def test_a_folder_that_cannot_take_pictures_is_told_before_the_page_is_written(tmp_path: Path) -> None:
+    path, taken = tmp_path / "run.jsonl", tmp_path / "taken"
+    run = profile(*two_baselines())
+    path.write_bytes(b"".join(map(seal, (run.header, *run.records))))
+    taken.mkdir()
+    (taken / "mine.svg").write_text("mine")
+    for folder, said in ((taken, "exists"), (path, "no folder"), (Path(""), "no folder")):
+        name = str(folder) if folder.name else ""
+        found = CliRunner().invoke(app, ["report", str(path), "--plotlyjs", "cdn", "--pictures", name])
+        assert found.exit_code != 0
+        assert said in str(found.exception)
+        assert not (tmp_path / "run.html").exists()
