@@ -113,13 +113,12 @@ def _render(profiles: Sequence[Profile], plotlyjs: PlotlyJs, lead: Sequence[str]
             scripts=scripts,
         )
     )
-    page = _END_TAGS.sub("", page)
     limits.refuse_too_large(page)
     return page
 
 
 def _templates(pictures: Pictures) -> Environment:
-    """Jinja with everything escaped; `with_pictures` adds the static picture to each figure of a section."""
+    """Jinja with everything escaped; `with_pictures` ends a section: its pictures, fewer end tags."""
     found = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -128,7 +127,7 @@ def _templates(pictures: Pictures) -> Environment:
         lstrip_blocks=True,
     )
     found.policies["json.dumps_function"] = limits.dumps
-    found.filters["with_pictures"] = lambda section: Markup(pictures.add(str(section)))
+    found.filters["with_pictures"] = lambda section: Markup(pictures.add(_END_TAGS.sub("", str(section))))
     return found
 
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from questprof.errors import QuestprofError
 from questprof.files import cannot_write, output_exists, write_whole
+from questprof.printable import printable
 from questprof.report.static import FIGURE, svg
 from questprof.report.static_axes import WIDTH
 
@@ -92,7 +93,7 @@ def write_pictures(page: Path, folder: Path, force: bool = False) -> list[Path]:
 def _text(markup: str) -> str:
     """One line of text without tags and without what XML forbids."""
     said = html.unescape(_TAG.sub(" ", markup))
-    return " ".join("".join(c if c.isprintable() else " " for c in said).split())
+    return " ".join(printable(said, " ").split())
 
 
 def _themes() -> tuple[str, str]:
