@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 CAPTURED = "A CUDA graph holds it: no .item(), .cpu() or synchronize; make what it needs in prepare."
 
 
+@dataclass(frozen=True)
+class Captured:
+    """A CUDA graph of a launch."""
+
+    graph: torch.cuda.CUDAGraph
+    launch: Callable[[], None]
+    """What was captured. A graph knows addresses alone: this holds what `prepare` made at them."""
+
+
 @dataclass
 class Launcher:
     """A stage of `stages` over `scene`, always with the same tensors, as a graph would have it."""
@@ -44,7 +53,7 @@ class Launcher:
             self._last = self._call()
         self._guarded(self._last, "")
 
-    def captured(self) -> torch.cuda.CUDAGraph:
+    def captured(self) -> Captured:
         """A CUDA graph of the launch; FaultError where none can hold it."""
         import torch
 
@@ -59,11 +68,11 @@ class Launcher:
             cause = behind(error)
             said = cause.why if cause else (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise FaultError(f"a CUDA graph could not capture it: {said}", CAPTURED) from error
-        return graph
+        return Captured(graph, call)
 
-    def replay(self, graph: torch.cuda.CUDAGraph) -> None:
-        """As `launch`, from `graph`."""
-        self._guarded(graph.replay, " when a CUDA graph replays it")
+    def replay(self, captured: Captured) -> None:
+        """As `launch`, from a graph."""
+        self._guarded(captured.graph.replay, " when a CUDA graph replays it")
 
     def allocations(self) -> int:
         """Blocks of GPU memory that torch hands out during one launch."""

@@ -64,9 +64,9 @@ def turns(
         if count := launcher.allocations():
             notes = (f"allocates {count} blocks a launch, which a graph keeps: use prepare or scratch",)
         give(0)
-        graph = launcher.captured()
+        captured = launcher.captured()
         give(len(scene.queries) - 1)  # what the graph holds is to read this, not what it was captured with
-        launcher.replay(graph)
+        launcher.replay(captured)
         found += filter(None, [judge()])
     return Outcome(max(found, key=lambda one: one.error, default=None), notes=notes)
 
