@@ -106,7 +106,7 @@ def select(
         scores.shape[1],
         take_tail,
     )
-    num_warps = num_warps or (32 if cache.max_pages > 4096 else 16)
+    num_warps = num_warps or (32 if cache.max_pages > 8192 else 16)
     kernel = _kernel("select.cu", "select_kernel", cache, num_warps, SLOTS=_slots(cache.max_pages, num_warps))
     kernel.launch((scores.shape[0], cache.batch_size, 1), arguments)
 

@@ -88,7 +88,6 @@ struct Block {
     std::vector<Thread> threads;
     std::vector<Warp> warps;
     int live = 0, at_barrier = 0, barriers = 0;
-    int in_team[16] = {}, meetings[16] = {};  // of the numbered barriers
     void* scheduler = nullptr;
     const std::function<void()>* kernel = nullptr;
 };
@@ -209,17 +208,6 @@ inline void __syncthreads() {
     int before = block.barriers;
     block.at_barrier++;
     while (block.barriers == before) host::yield();
-}
-
-// A barrier of `count` threads of the block.
-inline void host_team(int barrier, int count) {
-    host::Block& block = *host::self->block;
-    int before = block.meetings[barrier];
-    if (++block.in_team[barrier] == count) {
-        block.in_team[barrier] = 0;
-        block.meetings[barrier]++;
-    }
-    while (block.meetings[barrier] == before) host::yield();
 }
 
 inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }

@@ -94,5 +94,3 @@ inline void count_if(bool wanted, u32* counter) {
 
 inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}
-
-inline void sync_team(int barrier, int count) { host_team(barrier, count); }
