@@ -93,10 +93,14 @@ struct Line {  // the pages of one request for one KV head
     }
 };
 
-constexpr int PADDING = HEADS > 1 ? 4 : 0;  // puts the heads of a warp's lanes into different banks
+// Where a number of a head stands among those of a warp, so that what its lanes store together lies in different banks:
+// halves of 64 dims, and the heads.
+constexpr int HALF_PADDING = HEADS > 1 ? 16 : 0;
+constexpr int HEAD_NUMBERS = HEAD_DIM + (HEADS > 1 ? HALF_PADDING * (HEAD_DIM / 64 - 1) + 4 : 0);
+__device__ __forceinline__ int padded(int place) { return place + place / 64 * HALF_PADDING; }
 
 struct MergeMemory {
-    float acc[WARPS][HEADS][HEAD_DIM + PADDING];  // of the warps, then of the splits
+    float acc[WARPS][HEADS][HEAD_NUMBERS];  // of the warps, then of the splits
     float total[MOST_SPLITS > WARPS ? MOST_SPLITS : WARPS][HEADS];
     float top[MOST_SPLITS > WARPS ? MOST_SPLITS : WARPS][HEADS];
     float block_top[HEADS];

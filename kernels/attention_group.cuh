@@ -155,6 +155,7 @@ __device__ __forceinline__ void add_values(State& state, const Weights& weights,
 // Where the number of a dim stands in shared memory, so that a warp's stores meet no bank twice:
 // g within e within halves of 64 dims.
 __device__ __forceinline__ int dim_of(int place) { return place / 64 * 64 + place % 8 * 8 + place % 64 / 8; }
+__device__ __forceinline__ int place_of(int e, int g) { return padded(64 * (e / 8) + e % 8 * 8 + g); }
 
 // The largest maximum of the warps.
 __device__ __forceinline__ float highest_of_warps(const MergeMemory& memory, int head) {
@@ -179,26 +180,24 @@ __device__ __forceinline__ void store_sums(MergeMemory& memory, int warp, State&
 #pragma unroll
         for (int stride = 4; stride < WARP; stride *= 2)
             state.total[i] += __shfl_xor_sync(FULL_WARP, state.total[i], stride);
-    if (REPEATED) {
-#pragma unroll
-        for (int j = 0; j < D_TILES; j++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) state.acc[j][i] += __shfl_xor_sync(FULL_WARP, state.acc[j][i], 2);
-    }
+    bool rest = REPEATED && t >= 2;  // columns that repeat a head: each lane of the two stores one half of the dims
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        int head = 2 * t + i;
-        if (head >= HEADS) continue;
-        float top = highest_of_warps(memory, head);
+        int head = 2 * (REPEATED ? t % 2 : t) + i;
+        float top = head < HEADS ? highest_of_warps(memory, head) : 0.0f;
         float factor = state.top[i] == -INFINITE ? 0.0f : exp2_fast(state.top[i] - top);
 #pragma unroll
-        for (int j = 0; j < D_TILES; j++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                int e = j + half * D_TILES;
-                memory.acc[warp][head][64 * (e / 8) + e % 8 * 8 + g] = state.acc[j][i + 2 * half] * factor;
+        for (int j = 0; j < D_TILES; j++) {
+            float lower = state.acc[j][i], upper = state.acc[j][i + 2];
+            if (REPEATED) {
+                float sum = (rest ? upper : lower) + __shfl_xor_sync(FULL_WARP, rest ? lower : upper, 2);
+                if (head < HEADS) memory.acc[warp][head][place_of(j + (rest ? D_TILES : 0), g)] = sum * factor;
+            } else if (head < HEADS) {
+                memory.acc[warp][head][place_of(j, g)] = lower * factor;
+                memory.acc[warp][head][place_of(j + D_TILES, g)] = upper * factor;
             }
-        if (g == 0) {
+        }
+        if (g == 0 && head < HEADS && !rest) {
             memory.total[warp][head] = state.total[i] * factor;
             memory.block_top[head] = top;  // the same from every warp
         }
@@ -220,7 +219,7 @@ __device__ __forceinline__ Sum sum_of_warps(const MergeMemory& memory, int numbe
     Sum sum{0.0f, memory.block_top[head], 0.0f};
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
-        sum.acc += memory.acc[w][head][place];
+        sum.acc += memory.acc[w][head][padded(place)];
         sum.total += memory.total[w][head];
     }
     return sum;
