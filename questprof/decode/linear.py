@@ -143,7 +143,7 @@ def _median_us(task: Task, linear: Linear, cache_bytes: int) -> float:
 
 
 def _median_us_cuda(task: Task, linear: Linear, cache_bytes: int) -> float:
-    """What one product adds to a row of `task.before`, its weights not in the cache.
+    """What one product adds to a row of `task.before`, or takes alone; its weights not in the cache.
 
     Graphs over copies of the weights that exceed CACHE_MULTIPLE times the cache together.
     """
@@ -153,9 +153,14 @@ def _median_us_cuda(task: Task, linear: Linear, cache_bytes: int) -> float:
     x = task.x.clone()  # the task's own is what results are checked with
     before = [partial(task.before, x)] if task.before else []
     products = [partial(turn, x, task.out) for turn in turns]
-    whole = _replays([launch for product in products for launch in (*before, product)])
-    alone = _replays(before * copies) if before else 0.0
-    return (whole - alone) / copies
+    if before:
+        added = _replays([launch for product in products for launch in (*before, product)]) - _replays(
+            before * copies
+        )
+        if added > 0:
+            return added / copies
+    # Or where a product is so small that what it adds is lost in what the rest scatters.
+    return _replays(products) / copies
 
 
 def _replays(launches: Sequence[Callable[[], None]]) -> float:

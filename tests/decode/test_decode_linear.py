@@ -73,6 +73,27 @@ def test_a_small_kernel_before_a_product_is_taken_off_and_spoils_no_later_check(
     assert [(choice.reason, choice.us) for choice in found] == [("", 5.0), ("", 5.0)]
 
 
+@pytest.mark.parametrize("together", [2.0, 1.9])
+def test_a_product_lost_in_the_scatter_of_what_runs_before_it_is_timed_alone(
+    together: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes before takes 2 us alone and no more (or less) with the product, which takes 0.5 us alone."""
+
+    def replays(launches: Sequence[Callable[[], None]]) -> float:
+        launches[-1]()
+        kinds = {launch.func is norm for launch in launches}
+        each = together / 2 if len(kinds) == 2 else 2.0 if True in kinds else 0.5
+        return each * len(launches)
+
+    def norm(x: torch.Tensor) -> None:
+        x.fill_(7.0)
+
+    monkeypatch.setattr(linear, "_replays", replays)
+    monkeypatch.setattr(linear, "_median_us", linear._median_us_cuda)
+    _, found = choose(task(before=norm), [variant("small", 0.0)], 0)
+    assert [(choice.us, choice.gb_s) for choice in found] == [(0.5, 24 * 512 / 0.5 / 1e3)]
+
+
 def test_no_right_one_is_an_error_with_every_reason() -> None:
     with pytest.raises(QuestprofError, match=r"worse: wrong: .*; refusing: ValueError"):
         choose(task(), [variant("worse", 0.0, 2.0), Variant("refusing", lambda _: (), refuse)], 0)
