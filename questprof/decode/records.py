@@ -5,7 +5,7 @@ Pure structs, so that findings read them without torch.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from questprof.structs import ByValue, Struct, TimeDifference
 
@@ -65,6 +65,10 @@ class LinearChoice(Struct, frozen=True):
     chosen: bool = False
     reason: str = ""
     """Why it was not timed."""
+
+
+ASIDE: Final = ("eager", "idle")
+"""What a step's `times_us` hold beside `step`: the step launched in other ways, a few times each."""
 
 
 class DecodeResult(Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from questprof_kernels import decode_torch, int4
+from questprof_kernels import cuda_module, decode_gemv_cuda, decode_torch, int4
 
 from questprof.decode import linear
 from questprof.decode.linear import Task, choose
@@ -124,3 +124,32 @@ def test_every_variant_of_a_cpu_is_right(weight_format: str, gated: bool) -> Non
         plain = plain + bias.double()  # type: ignore[union-attr]
     assert torch.allclose(exact, plain, rtol=0, atol=1e-12)
     assert 0 < allowed < 1e-4
+
+
+@pytest.mark.parametrize(("num_rows", "passes"), [(8, [8]), (9, [8, 1]), (32, [8, 8, 8, 8])])
+def test_more_rows_than_a_gemv_takes_go_over_int4_weights_in_passes(
+    num_rows: int, passes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def gemv_int4(x: Any, packed: Any, scales: Any, bias: Any, out: Any, plan: Any, **_: Any) -> None:
+        seen.append(len(x))
+        assert x.is_contiguous()
+        weights = int4.dequantise(numbers, scales, torch.float32)
+        out.copy_(x.float() @ weights.t())
+
+    monkeypatch.setattr(decode_gemv_cuda, "gemv_int4", gemv_int4)
+    monkeypatch.setattr(cuda_module, "is_available", lambda: True)
+    numbers, scales = int4.quantise(torch.randn(64, 256, generator=torch.Generator().manual_seed(1)) / 16)
+    x = torch.randn(num_rows, 256, generator=torch.Generator().manual_seed(2)).half()
+    candidates = variants("int4", "cuda", num_rows, gated=False, dependent=False)
+    own = next(candidate for candidate in candidates if candidate.name == decode_gemv_cuda.INT4_PLANS[0].name)
+    todo = Task("out_proj", Stored(None, numbers, scales), x, torch.empty(num_rows, 64).half(), 1)
+    _, (choice,) = choose(todo, [own], 0)
+    assert choice.reason == ""
+    assert seen[: len(passes)] == passes
+
+
+def test_what_passes_would_read_too_often_is_left_to_torch() -> None:
+    assert [v.name for v in variants("int4", "cuda", 33, gated=False, dependent=False)] == ["torch int4pack"]
+    assert [v.name for v in variants("fp16", "cuda", 9, gated=False, dependent=False)] == ["torch"]

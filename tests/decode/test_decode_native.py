@@ -109,6 +109,20 @@ def test_every_variant_of_a_product_is_right(
         assert len(found) == len(candidates) >= 5
 
 
+@pytest.mark.parametrize("gated", [False, True])
+def test_twenty_rows_go_over_int4_weights_in_passes(gated: bool) -> None:
+    stored = Stored(None, *int4.quantise(normal(2000 if gated else 1000, 4096, dtype=torch.float16) / 64))
+    x, out = normal(20, 4096, dtype=torch.float16, seed=4), torch.empty((20, 1000)).half().cuda()
+    run = load_operations("cuda")
+    candidates = variants("int4", "cuda", 20, gated=gated, dependent=run.dependent)
+    norm = partial(run.add_rms_norm, normal(20, 4096, dtype=torch.float16), None, torch.ones_like(x[0]), 1e-5)
+    _, found = choose(
+        Task("test", stored, x, out, 1 << 30, run.swiglu if gated else None, norm), candidates, 0
+    )
+    assert not [choice for choice in found if choice.reason]
+    assert len(found) == len(candidates) >= 5
+
+
 @pytest.fixture(scope="module", params=["fp16", "bf16", "int4"])
 def weights(request: pytest.FixtureRequest) -> ModelWeights:
     return build_weights(SMALL, request.param, "cuda", 2)
