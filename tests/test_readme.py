@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 KEPT_PAGES = (
     "cpu-length-scan",
+    "h200-amdahl-batch",
     "h200-amdahl-llama-2-7b",
     "h200-amdahl-llama-3.1-8b",
     "h200-bytes",
@@ -45,7 +46,10 @@ def _printed(path: Path) -> list[str]:
 def test_kept_profiles_are_whole_and_checked(path: Path) -> None:
     profile = read_profile(path)
     assert profile.warnings == ()
-    assert {record.status for record in profile.records} <= {"ok", "unstable"}
+    too_large = (
+        {"oom"} if path.stem == "amdahl-batch" else set()
+    )  # 32 requests of 32k tokens: the record says so
+    assert {record.status for record in profile.records} <= {"ok", "unstable"} | too_large
     for record in profile.records:
         if record.kind == "sweep":
             assert all(check.holds for check in record.checks)
@@ -58,6 +62,7 @@ def test_kept_profiles_are_whole_and_checked(path: Path) -> None:
 def test_what_is_kept() -> None:
     assert [path.relative_to(ROOT / "profiles").as_posix() for path in PROFILES] == [
         "cpu/length-scan.jsonl",
+        "h200/amdahl-batch.jsonl",
         "h200/amdahl-llama-2-7b.jsonl",
         "h200/amdahl-llama-3.1-8b.jsonl",
         "h200/bytes.jsonl",
