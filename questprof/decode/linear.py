@@ -159,7 +159,7 @@ def _median_us_cuda(task: Task, linear: Linear, cache_bytes: int) -> float:
         )
         if added > 0:
             return added / copies
-    # Or where a product is so small that what it adds is lost in what the rest scatters.
+    # Alone, too, where a product is so small that what it adds is lost in the scatter of the rest.
     return _replays(products) / copies
 
 
