@@ -19,6 +19,7 @@ from questprof.commands.decide import decide
 from questprof.commands.doctor import doctor
 from questprof.commands.export import export
 from questprof.commands.formula import formula
+from questprof.commands.given import Command
 from questprof.commands.init_kernel import init_kernel
 from questprof.commands.predict import predict
 from questprof.commands.recall import recall
@@ -65,8 +66,8 @@ for _command in (
     init_kernel,
     ci,
 ):
-    app.command()(_command)
-app.command("bytes")(bytes_)
+    app.command(cls=Command)(_command)
+app.command("bytes", cls=Command)(bytes_)
 
 
 def _print_version(wanted: bool) -> None:

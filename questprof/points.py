@@ -11,7 +11,7 @@ from typing import Final
 
 from questprof.grid import NORMAL_DATA
 from questprof.model import Point
-from questprof.units import format_count
+from questprof.units import count, format_count
 
 Title = Callable[[Point], str]
 
@@ -19,6 +19,16 @@ Title = Callable[[Point], str]
 def kernels(point: Point) -> str:
     """The backend, with the variant that was asked for: `questprof (cuda)`."""
     return f"{point.backend} ({point.variant})" if point.variant else point.backend
+
+
+def _layers(point: Point) -> str:
+    """Which layers of a Quest step stay dense; '' for other points."""
+    if point.decode is None or point.policy == "dense":
+        return ""
+    if point.decode.layer_budgets:
+        return "budgets by layer"
+    first = point.decode.dense_layers
+    return f"first {count(first, 'layer')} dense" if first else "no layer dense"
 
 
 TITLES: Final[tuple[Title, ...]] = (
@@ -32,8 +42,11 @@ TITLES: Final[tuple[Title, ...]] = (
     lambda point: f"{point.page_order} pages",
     lambda point: f"{point.data} data",
     lambda point: f"seed {point.seed}",
+    lambda point: f"{point.decode.weight_format} weights" if point.decode else "",
+    lambda point: f"dense layers by {point.decode.dense_backend}" if point.decode else "",
+    _layers,
 )
-"""What a point is called by, where it differs between points."""
+"""What a point is called by, where it differs between points; '' what a point has none of."""
 
 
 def setting(point: Point, *, queries: bool = True) -> str:
@@ -54,8 +67,8 @@ def setting(point: Point, *, queries: bool = True) -> str:
 def settings(points: Sequence[Point]) -> list[str]:
     """`setting` of each of `points`, unique: where several read the same, with what else tells them apart."""
     found = [setting(point) for point in points]
-    for text, count in Counter(found).items():
-        if count > 1:
+    for text, times in Counter(found).items():
+        if times > 1:
             places = [i for i, other in enumerate(found) if other == text]
             alike = [points[i] for i in places]
             for i, said in zip(
@@ -66,10 +79,10 @@ def settings(points: Sequence[Point]) -> list[str]:
 
 
 def varying(points: Sequence[Point], titles: Sequence[Title] = TITLES) -> list[list[str]]:
-    """For each of `points` its titles, those alone that are not the same for all of them."""
+    """For each of `points` its titles, those alone that are not the same for all that have them."""
     said = [[title(point) for title in titles] for point in points]
-    differ = [len(set(column)) > 1 for column in zip(*said, strict=True)]
-    return [[text for text, differs in zip(row, differ, strict=True) if differs] for row in said]
+    differ = [len({*column} - {""}) > 1 for column in zip(*said, strict=True)]
+    return [[text for text, differs in zip(row, differ, strict=True) if differs and text] for row in said]
 
 
 def labels(points: Sequence[Point]) -> list[str]:

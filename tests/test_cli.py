@@ -237,6 +237,7 @@ def test_resume_measures_only_what_is_missing_and_writes_its_page_again(
         ("sweep --device cpu --data noise", Exit.USAGE, "independent, shared, constant, ramp, needle"),
         ("sweep --device cpu --page-order random", Exit.USAGE, "shuffled, sequential, scattered"),
         ("sweep --device cpu --pool 100", Exit.USAGE, "100g"),
+        ("sweep --device cpu --pool 64m", Exit.USAGE, "--pool with pages that are shuffled"),
         ("sweep --device tpu", Exit.USAGE, "cuda"),
         ("sweep --device cpu --resume", Exit.USAGE, "-o"),
         ("sweep --device cpu --resume --force -o new.jsonl", Exit.USAGE, "--force"),

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from profiles import GQA_SHAPE, SHAPE, dense, quest
+from questprof.decode.records import DecodeSetup
 from questprof.model import Point
 from questprof.points import kernels, labels, setting, settings, varying
 
@@ -78,3 +79,22 @@ def test_no_two_points_share_a_name(points: list[Point]) -> None:
         for point, name in zip(points, names, strict=True):
             by_name.setdefault(name, set()).add(point.point_id)
         assert max(map(len, by_name.values())) == 1
+
+
+def test_steps_are_told_apart_by_their_weights_and_dense_layers() -> None:
+    """A dense step has no first layers that are dense, as all are: nothing is said of them there."""
+    fp16, int4 = (DecodeSetup("toy", name, dense_layers=2) for name in ("fp16", "int4"))
+    dense_step = replace(USUAL, policy="dense", token_budget=0)
+    steps = [replace(p, decode=setup) for p in (USUAL, dense_step) for setup in (fp16, int4)]
+    assert labels(steps) == [
+        "4k/1k quest fp16 weights",
+        "4k/1k quest int4 weights",
+        "4k dense fp16 weights",
+        "4k dense int4 weights",
+    ]
+    setups = [replace(fp16, dense_layers=n) for n in (0, 1)] + [replace(fp16, layer_budgets=(64, 32))]
+    assert labels([replace(USUAL, decode=setup) for setup in setups]) == [
+        "4k/1k no layer dense", "4k/1k first 1 layer dense", "4k/1k budgets by layer"
+    ]  # fmt: skip
+    by = [replace(dense_step, decode=replace(fp16, dense_backend=name)) for name in ("questprof", "sdpa")]
+    assert labels(by) == ["4k dense layers by questprof", "4k dense layers by sdpa"]

@@ -152,7 +152,7 @@ def breakdown(record: Record) -> Breakdown | None:
         weight_bytes=result.weight_bytes,
         clocks=record.clocks,
         linears=tuple(
-            f"{one.matrix}: {one.variant}" + (f", {one.gb_s:.3g} GB/s" if one.gb_s else "")
+            f"{one.matrix}: {one.variant}" + (f", {one.gb_s:.4g} GB/s" if one.gb_s else "")
             for one in result.linears
             if one.chosen
         ),

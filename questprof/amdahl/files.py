@@ -81,8 +81,9 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise QuestprofError(
-            f"cannot read {path}", str(error), "Name a text file with a number a line."
+            f"cannot read {path}", reason, "Name a text file with a number a line."
         ) from error
 
 

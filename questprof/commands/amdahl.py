@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 
 def parse_share(text: str) -> float:
-    """`0.6` or `60%` as 0.6; QuestprofError for what is no number."""
+    """`0.6` or `60%` as 0.6; QuestprofError for what is no number from 0 to 1."""
     number = text.strip()
     try:
-        return float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+        share = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
     except ValueError:
         raise QuestprofError(f"--share {text!r}", "it is no number", "Write 0.6 or 60%.") from None
+    if not 0 <= share <= 1:
+        meant = f"{number}%" if 1 < share <= 100 and not number.endswith("%") else "0.6 or 60%"
+        raise QuestprofError(f"--share {text!r}", "it is no share from 0 to 1", f"Write {meant}.")
+    return share
 
 
 def parse_speedup(text: str) -> float:
@@ -120,6 +124,9 @@ def amdahl(
         _refuse(context, READING, "with profiles to read", "nothing is measured")
         _from_profiles(profiles, output, html, at, force, json)
         return
+    if lengths_file:
+        why = "its lines are the requests of the one batch that is measured"
+        options.refuse_typed(context, ("lengths", "batch", "ragged"), "with --lengths-file", why)
     from questprof.amdahl.plan import Request, plan
     from questprof.environment import resolve_device
     from questprof.report import write_report
@@ -162,10 +169,7 @@ READING = frozenset({"profiles", "output", "html", "predict", "force", "json"})
 def _refuse(context: typer.Context | None, allowed: frozenset[str], where: str, why: str) -> None:
     """QuestprofError that names options in the command line which would do nothing."""
     typed = options.typed(context) if context else {}
-    useless = [option for name, option in typed.items() if name not in allowed]
-    if useless:
-        them = "it" if len(useless) == 1 else "them"
-        raise QuestprofError(f"{', '.join(useless)} {where}", why, f"Leave {them} out.")
+    options.refuse_typed(context, typed.keys() - allowed, where, why)
 
 
 def _by_hand(share: float | None, attention_speedup: float | None, json: bool) -> None:

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from questprof.sweep.outputs import Outputs
 
 SOURCES = ("auto", "ncu", "trace", "formula")
+COUNTING = (
+    *("check_formula", "append", "gather", "proof", "kernels", "ncu", "timeout"),
+    *("output", "html", "resume", "force"),
+)
+"""Parameters that the formula alone has no use for."""
 
 
 def bytes_(
@@ -51,6 +56,7 @@ def bytes_(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the profile that -o names.")] = False,
     force: options.FORCE = False,
     json: options.JSON = False,
+    context: typer.Context = None,  # type: ignore[assignment]  # typer fills it in
 ) -> None:
     """Count the bytes that every stage moves, beside equations (9)-(12), tensor by tensor.
 
@@ -92,11 +98,13 @@ def bytes_(
         and (batch, policies, data) == ("1", "quest", "independent"),
     )
     if source == "formula":
-        if check_formula or output or html:
-            why = "the formula alone counts nothing that could be checked or kept"
-            raise QuestprofError("--source formula", why, "Leave out --check-formula, -o and --html.")
+        why = "the formula alone counts nothing that could be checked or kept"
+        options.refuse_typed(context, COUNTING, "with --source formula", why)
         _show_formula(asked, json)
         return
+    if source == "trace":
+        why = "an address trace reads no hardware counters"
+        options.refuse_typed(context, ("ncu",), "with --source trace", why)
     how = How(kernels.partition("=")[2] or kernels, append, gather, proof, ncu, timeout)
     _count(asked, source, how, (output, html), force, resume, check_formula, json)
 

@@ -26,7 +26,7 @@ BASELINE = Annotated[
     typer.Option(
         "--baseline",
         help="A stored profile of an earlier run (a trend; never fails below the spread between runs). "
-        "Three or more measure that spread. May be repeated.",
+        "May be repeated: the run is compared with the first, and three or more measure that spread.",
     ),
 ]
 BASE_NAME, NEW_NAME = "base", "new"
@@ -89,7 +89,7 @@ def ci(
             kernel, samples, ncu, seed, output, resume=resume, force=force, json=json,
         )  # fmt: skip
         sides = sides_of(one, base, new)
-        foretell(stored, baseline or [], one)
+        stored = foretell(stored, baseline or [], one)
         found, made = deciding.measure(one)
         gates = gates_of(one, found, stored, sides, limit)
         deciding.write_page(found, made, one.paths)
@@ -114,7 +114,11 @@ def refusals_told(json: bool) -> Iterator[None]:
 
 
 def read_baselines(paths: Sequence[Path]) -> list[Profile]:
-    """The stored profiles; QuestprofError before anything is measured, also for one that times no stage."""
+    """The stored profiles; QuestprofError before anything is measured, also for one that times no stage.
+
+    A run given twice is refused as well: it says nothing of the spread between runs.
+    """
+    from questprof.compare.pairs import refuse_repeats
     from questprof.store import read_profile
 
     stored = [read_profile(path) for path in paths]
@@ -126,15 +130,18 @@ def read_baselines(paths: Sequence[Path]) -> list[Profile]:
                 f"it holds no point of a sweep ({kinds}), so that nothing can be compared with it",
                 "Name the ...-sweep.jsonl of an earlier run of questprof ci.",
             )
+    refuse_repeats(stored, option="--baseline")
     return stored
 
 
-def foretell(stored: Sequence[Profile], paths: Sequence[Path], one: Run) -> None:
-    """Say before any minute is spent what no comparison will come of.
+def foretell(stored: Sequence[Profile], paths: Sequence[Path], one: Run) -> list[Profile]:
+    """The baselines that count, of which the first is compared with; why others do not is said.
 
-    QuestprofError for a baseline of the other device. Another machine, another driver and other points are
-    said: the gate is inconclusive then, and the run may be the next baseline.
+    QuestprofError for a baseline of the other device. One of another machine, another driver or other points
+    is left out; where all are, the gate is inconclusive, and the run may be the next baseline.
     """
+    from questprof.compare.spread import LEAST_RUNS
+
     for path, profile in zip(paths, stored, strict=True):
         device = profile.header.environment.device
         if device != one.asked.device:
@@ -143,8 +150,18 @@ def foretell(stored: Sequence[Profile], paths: Sequence[Path], one: Run) -> None
                 f"it was measured on {device}, and this run is on {one.asked.device}",
                 f"Give --device {device}, or a baseline of {one.asked.device}.",
             )
-        if why := _unlike(profile, one):
-            one.say(f"warning: --baseline {path}: {why}; the comparison with it will be inconclusive")
+    doubts = [_unlike(profile, one) for profile in stored]
+    alike = [(path, profile) for path, profile, why in zip(paths, stored, doubts, strict=True) if not why]
+    then = "it is left out" if alike else "the comparison with it will be inconclusive"
+    for path, why in zip(paths, doubts, strict=True):
+        if why:
+            one.say(f"warning: --baseline {path}: {why}; {then}")
+    if 1 < len(alike) < LEAST_RUNS:
+        one.say(
+            f"--baseline {alike[0][0]} is compared with; {len(alike)} baselines do not measure the spread "
+            f"between runs, {LEAST_RUNS} do: the stated one counts"
+        )
+    return [profile for _, profile in alike] or list(stored[:1])
 
 
 def _unlike(profile: Profile, one: Run) -> str:

@@ -51,12 +51,17 @@ def compare(
         bool, typer.Option("--force", help="Compare other machines, dtypes and shapes as well.")
     ] = False,
     json: options.JSON = False,
+    context: typer.Context = None,  # type: ignore[assignment]  # typer fills it in
 ) -> None:
     """Every stage: same, within the spread between runs, faster (exit 0), slower (1), undecided (4)."""
     from questprof.compare.verdicts import compare as judge
 
     _choice("--undecided", undecided, tuple(UNDECIDED))
     _choice("--format", form, FORMATS)
+    if json and form != "json" and "form" in options.typed(context):
+        from questprof.errors import QuestprofError
+
+        raise QuestprofError(f"--format {form} with --json", "there is one document on stdout", "Give one.")
     limit = _share("--threshold", threshold)
     stated = None if between_runs is None else _share("--between-runs", between_runs)
     pairs, spread = _load(profiles, also or [], (base, new), stated, skip_corrupt, force)

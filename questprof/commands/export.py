@@ -29,6 +29,12 @@ def export(
     from questprof.errors import QuestprofError
     from questprof.exports import find_row, to_csv, to_trace, write_text
 
+    if point is not None and format_ == "csv":
+        raise QuestprofError(
+            f"--point {point} with --format csv",
+            "the CSV holds every point, and names each in its column point_id",
+            "Add --format trace, which shows one point, or leave --point out.",
+        )
     read = questprof.load(profile, skip_corrupt=skip_corrupt)
     for warning in read.warnings:
         print(f"warning: {warning}", file=sys.stderr)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from questprof.errors import QuestprofError
 
 
 def typed(context: typer.Context) -> dict[str, str]:
@@ -13,6 +16,17 @@ def typed(context: typer.Context) -> dict[str, str]:
     named = {param.name: param.opts[0] for param in context.command.params if param.name}
     sources = {name: context.get_parameter_source(name) for name in named}
     return {n: named[n] for n, source in sources.items() if source and source.name == "COMMANDLINE"}
+
+
+def refuse_typed(context: typer.Context | None, names: Collection[str], where: str, why: str) -> None:
+    """QuestprofError that spells those of the parameters `names` in the command line, which do nothing there.
+
+    `where`: `with --source formula`; `why` they do nothing. Without a context nothing was typed.
+    """
+    useless = [spelling for name, spelling in typed(context).items() if name in names] if context else []
+    if useless:
+        fix = f"Leave {'it' if len(useless) == 1 else 'them'} out."
+        raise QuestprofError(f"{', '.join(useless)} {where}", why, fix)
 
 
 SHAPE = Annotated[

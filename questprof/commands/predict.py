@@ -50,9 +50,10 @@ def predict(
     for warning in read.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if not found:
+        kinds = ", ".join(sorted({record.kind for record in read.records})) or "none"
         raise QuestprofError(
-            f"{profile} has no Quest points",
-            "there is nothing to cross",
+            f"{profile} has no Quest point of a sweep",
+            f"there is nothing to cross (kinds of its records: {kinds})",
             "Name a profile of questprof sweep.",
         )
     if json:

@@ -58,5 +58,8 @@ def report(
     write_report(read, target, modes[plotlyjs], force)
     print(target)
     if pictures is not None:
-        for picture in write_pictures(target, pictures, force):
+        written = write_pictures(target, pictures, force)
+        for picture in written:
             print(picture)
+        if not written:
+            print("warning: --pictures wrote none, as the page has no figure", file=sys.stderr)

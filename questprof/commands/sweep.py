@@ -159,6 +159,9 @@ def sweep(
         extras=("append",) * append + ("select",) * cold_select,
         seed=seed,
     )
+    if "scattered" not in grid.page_orders:
+        why = "only scattered pages lie in a pool"
+        options.refuse_typed(context, ("pool",), f"with pages that are {' and '.join(grid.page_orders)}", why)
     settings = Settings(
         device=where,
         rule=rule_for(where, samples, precision, max_samples, max_seconds),

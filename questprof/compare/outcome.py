@@ -13,6 +13,8 @@ from questprof.samples import LEVEL
 
 Verdict = Literal["same", "within spread", "faster", "slower", "undecided"]
 """`within spread`: a difference that two runs of one code show as well, so that it may be one or none."""
+Overall = Literal[Verdict, "wrong"]
+"""Of a whole comparison: `wrong` where the check of a point fails in new alone, which is no slowness."""
 ERROR_RATE: Final = 1 - LEVEL
 """Share of comparisons of equal code in which any stage may be called faster or slower."""
 
@@ -35,7 +37,8 @@ class Comparison(msgspec.Struct, frozen=True):
     margin: float
     """Relative difference up to which two runs of one code lie apart; inside one loop the threshold."""
     beyond: float
-    """The row's limit, which a difference exceeds: `margin`, in two runs at least their samples' spread."""
+    """The row's limit, which a difference exceeds: `margin`, or how far the samples of either of two runs lie
+    apart, whichever is more."""
     paired: bool
     num_samples: tuple[int, int]
     verdict: Verdict
@@ -55,8 +58,8 @@ class Skipped(msgspec.Struct, frozen=True):
 
     point: Point
     why: str
-    counts_as: Verdict
-    """For the overall verdict: slower where new turned wrong, undecided where only base was measured."""
+    counts_as: Overall
+    """For the overall verdict: wrong where new turned so, undecided where only base was measured."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -73,17 +76,19 @@ class Outcome(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
     @property
-    def verdict(self) -> Verdict:
-        """Slower where any stage is or a point turned wrong, then undecided, faster, within spread, same."""
-        found = {one.verdict for one in self.comparisons} | {one.counts_as for one in self.skipped}
-        order: tuple[Verdict, ...] = ("slower", "undecided", "faster", "within spread")
+    def verdict(self) -> Overall:
+        """Wrong where a point turned so, slower where any stage is, then undecided, faster, and so on."""
+        found: set[Overall] = {one.verdict for one in self.comparisons}
+        found |= {one.counts_as for one in self.skipped}
+        order: tuple[Overall, ...] = ("wrong", "slower", "undecided", "faster", "within spread")
         return next(
             (verdict for verdict in order if verdict in found), "same" if self.comparisons else "undecided"
         )
 
     def exit_status(self, undecided: int = Exit.INCONCLUSIVE) -> int:
-        """0 same, faster or within the spread, 1 slower or wrong, `undecided` otherwise.
+        """0 same, faster or within the spread, 1 wrong or slower, `undecided` otherwise.
 
         Between two runs short stages leave the threshold without a cause: that is no finding, and fails none.
         """
-        return {"slower": int(Exit.CHECK_FAILED), "undecided": undecided}.get(self.verdict, int(Exit.OK))
+        failed = int(Exit.CHECK_FAILED)
+        return {"wrong": failed, "slower": failed, "undecided": undecided}.get(self.verdict, int(Exit.OK))

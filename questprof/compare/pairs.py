@@ -7,12 +7,13 @@ forced: their figures answer another question.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
+from questprof.decode.records import ASIDE
 from questprof.errors import QuestprofError
 from questprof.model import Environment, Point, Profile, Record
 from questprof.structs import canonical_json
@@ -61,13 +62,28 @@ def _without_dtype(point: Point) -> Point:
 
 def _without_shape(point: Point) -> Point:
     shape = replace(point.shape, name="", num_qo_heads=1, num_kv_heads=1, head_dim=1, num_layers=1)
-    return _without_dtype(replace(point, shape=shape))
+    setup = point.decode and replace(point.decode, model="")
+    return _without_dtype(replace(point, shape=shape, decode=setup))
 
 
-_LOOSER: Final = (_without_dtype, _without_shape)
+def _without_layout(point: Point) -> Point:
+    return _without_shape(replace(point, summary_layout="paired"))
+
+
+def _without_weights(point: Point) -> Point:
+    setup = point.decode and replace(point.decode, weight_format="")
+    return _without_layout(replace(point, decode=setup))
+
+
+_LOOSER: Final = (_without_dtype, _without_shape, _without_layout, _without_weights)
 """What points may differ in; the strictest that matches anything is taken."""
 _SET_ASIDE: Final[dict[str, Callable[[Point], object]]] = {
-    "shape": lambda point: replace(point.shape, kv_dtype="", summary_dtype=""),
+    "shape": lambda point: (
+        replace(point.shape, kv_dtype="", summary_dtype=""),
+        point.decode and point.decode.model,
+    ),
+    "summary layout": lambda point: point.summary_layout,
+    "weights": lambda point: point.decode and point.decode.weight_format,
     "dtype": lambda point: (point.shape.kv_dtype, point.shape.effective_summary_dtype),
     "device": lambda point: point.device,
     "variant": lambda point: point.variant,
@@ -80,14 +96,15 @@ def across(base: Profile, new: Profile, *, force: bool = False) -> Pairs:
 
     Raises QuestprofError for a profile that times nothing, for another device, driver or machine, and for
     profiles that share no point. With `force` the last two become notes, and points are matched without
-    dtype, then without shape.
+    dtype, then without shape, the layout that goes with it, and the format of the weights.
     """
     names = (base.name or "base", new.name or "new")
     if names[0] == names[1]:
         names = (f"{names[0]} (base)", f"{names[1]} (new)")
+    aside = _aside(base, new)
     base, new = _timed(base), _timed(new)
     sides = (base.records, new.records)
-    notes = [_machines(base, new, force), _noted(base, new), *_repeats(sides, names)]
+    notes = [_machines(base, new, force), _noted(base, new), *_repeats(sides, names), aside]
     found = _match(*sides, lambda point: point, names)
     if not found.pairs:
         found, says = _forced_match(base, new, force, names)
@@ -101,7 +118,7 @@ def within(profile: Profile, base: str, new: str) -> Pairs:
     Raises QuestprofError when the profile times nothing, when a name is not in it, when both are the same,
     or when the two share no point.
     """
-    profile = _timed(profile)
+    aside, profile = _aside(profile), _timed(profile)
     known = dict.fromkeys(record.point.backend for record in profile.records)
     for name in (base, new):
         if name not in known:
@@ -119,7 +136,7 @@ def within(profile: Profile, base: str, new: str) -> Pairs:
         raise _nothing_shared(f"{base} and {new} of {profile.name}")
     sides = zip((base, new), (ours, theirs), strict=True)
     ran = (f"{name} is {', '.join(variants)}" for name, side in sides if (variants := _variants(side)))
-    notes = (*ran, *_repeats((ours, theirs), (base, new)))
+    notes = (*ran, *_repeats((ours, theirs), (base, new)), *filter(None, [aside]))
     return dataclasses.replace(found, one_run=True, notes=notes)
 
 
@@ -128,9 +145,29 @@ def refuse_other_machine(base: Profile, new: Profile) -> None:
     _machines(base, new, False)
 
 
+def judged_us(record: Record) -> Mapping[str, tuple[float, ...]]:
+    """The samples (us) by stage that a verdict may rest on: not those of ASIDE, which are always too few."""
+    aside = ASIDE if record.kind == "amdahl" else ()
+    return {stage: samples for stage, samples in record.times_us.items() if stage not in aside}
+
+
+def _aside(*profiles: Profile) -> str:
+    """Which stages of steps are not judged, and why; '' where there are none."""
+    steps = [record for profile in profiles for record in profile.records if record.kind == "amdahl"]
+    names = [name for name in ASIDE if any(record.times_us.get(name) for record in steps)]
+    return (
+        f"steps are compared as launched for use; not compared, timed too few times for a verdict: "
+        f"{' and '.join(names)} steps"
+        if names
+        else ""
+    )
+
+
 def _timed(profile: Profile) -> Profile:
-    """`profile` with the records that times belong to; QuestprofError when there are none among others."""
-    kept = tuple(record for record in profile.records if record.kind in TIMED)
+    """`profile` with records and stages to judge; QuestprofError where no record of several has times."""
+    kept = tuple(
+        replace(record, times_us=judged_us(record)) for record in profile.records if record.kind in TIMED
+    )
     if profile.records and not kept:
         kinds = ", ".join(sorted({record.kind for record in profile.records}))
         raise QuestprofError(
@@ -153,16 +190,19 @@ def refuse_strangers(baselines: Sequence[Profile]) -> None:
             )
 
 
-def refuse_repeats(baselines: Sequence[Profile], new: Profile) -> None:
-    """QuestprofError where a run is given twice as a baseline, or is judged by a spread that holds itself."""
+def refuse_repeats(baselines: Sequence[Profile], new: Profile | None = None, option: str = "--also") -> None:
+    """QuestprofError where a run is given twice as a baseline, or is judged by a spread that holds itself.
+
+    `new`: the run that is judged, where it is known already; `option`: how a further baseline is given.
+    """
     for i, one in enumerate(baselines):
         if any(one.records == other.records for other in baselines[:i]):
             why = "it is a run that is a baseline already, and says nothing of the spread between runs"
-        elif len(baselines) > 1 and one.records == new.records and i > 0:
+        elif new and len(baselines) > 1 and one.records == new.records and i > 0:
             why = "it is the run that is judged, and cannot be its own baseline"
         else:
             continue
-        raise QuestprofError(f"--also {one.name}", why, "Name other runs of the code of BASE.")
+        raise QuestprofError(f"{option} {one.name}", why, "Name other runs of the same code.")
 
 
 def _variants(records: Iterable[Record]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from questprof.compare.evidence import apart
+from questprof.compare.pairs import judged_us
 from questprof.compare.student import student_t
 from questprof.model import Profile
 from questprof.rows import STEADY_SPREAD
@@ -83,7 +84,7 @@ def _medians(profiles: Sequence[Profile]) -> dict[str, list[list[float]]]:
     for profile in profiles:
         for record in profile.records:
             if record.status == "ok":
-                for stage, samples in record.times_us.items():
+                for stage, samples in judged_us(record).items():
                     if samples and min(samples) > 0 and 1 + apart(samples) <= STEADY_SPREAD:
                         points = found.setdefault(stage, {})
                         points.setdefault(record.kind + record.point_id, []).append(median(samples))

@@ -43,7 +43,7 @@ def headline(outcome: Outcome) -> str:
     counts = Counter(one.verdict for one in outcome.comparisons)
     parts = [f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict]]
     fell = [f"of {format_number(len(outcome.comparisons), 'comparison')} {', '.join(parts)}"] if parts else []
-    for verdict, says in (("slower", "turned wrong"), ("undecided", "measured in base and not all in new")):
+    for verdict, says in (("wrong", "turned wrong"), ("undecided", "measured in base and not all in new")):
         lost = len({s.point.point_id for s in outcome.skipped if s.counts_as == verdict})
         fell += [f"{format_number(lost, 'point')} {says}"] if lost else []
     said = "; ".join(fell) or "nothing was comparable"
@@ -53,15 +53,15 @@ def headline(outcome: Outcome) -> str:
 def statements(outcome: Outcome) -> list[str]:
     """What must be read with the figures: levels, spread between runs, what was left out, what is warm."""
     said = [*outcome.notes, _levels(outcome), *_alike(outcome)]
-    said += [_spread(outcome), *_agreement(outcome)] if outcome.spread else []
+    said += [_spread(outcome), *_scattered(outcome), *_agreement(outcome)] if outcome.spread else []
     by_why: dict[str, list[Point]] = {}
     for skipped in outcome.skipped:
         by_why.setdefault(skipped.why, []).append(skipped.point)
     reasons = [f"not compared, {why}: {_named(points)}" for why, points in by_why.items()]
     said += reasons[:NAMED]
     said += [f"not compared for {len(reasons) - NAMED} more reasons"] if len(reasons) > NAMED else []
-    for name, points in zip(outcome.names, (outcome.only_base, outcome.only_new), strict=True):
-        said += [f"only in {name}: {_named(points)}"] if points else []
+    if outcome.only_new:  # what base alone has is among the skipped
+        said += [f"only in {outcome.names[1]}: {_named(outcome.only_new)}"]
     warm = Counter(one.stage for one in outcome.comparisons if one.cache_state == "warm")
     stages = ", ".join(f"{stage} at {format_number(count, 'point')}" for stage, count in warm.items())
     said += [f"warm, not cold (these times are of a cache): {stages}"] if warm else []
@@ -79,7 +79,7 @@ def _levels(outcome: Outcome) -> str:
         return "no stage was timed on both sides"
     how = "round by round in one loop" if paired == total else f"{paired} of {total} stages in one loop"
     how = how if paired else "not taken in turn, in two runs or two loops"
-    apart = "; beyond that and up to its limit a stage is within spread" if outcome.spread else ""
+    apart = "; past that, up to the spread between runs: within spread" if outcome.spread else ""
     return (
         f"samples {how}; same: the whole interval lies within {format_share(outcome.threshold)}{apart}; "
         f"where nothing has changed, at most {ERROR_RATE:.0%} of such comparisons call any of "
@@ -116,8 +116,17 @@ def _spread(outcome: Outcome) -> str:
     floor = f" + {spread.floor_us:g} us" if spread.floor_us else ""
     return (
         f"between runs, stated: {format_share(spread.stated)}{floor}; less is not told from none "
-        "(three or more baselines with --also measure it; one run that times both sides needs none)"
+        "(three or more baselines, by --also or ci --baseline, measure it; one run of both sides needs none)"
     )
+
+
+def _scattered(outcome: Outcome) -> list[str]:
+    """Where the limit of a row is more than the spread between runs: the samples of one run say no more."""
+    count = sum(one.beyond > one.margin for one in outcome.comparisons)
+    return [
+        f"limit: the spread between runs, or how far the samples of either run lie apart (90th over 10th "
+        f"percentile) where that is more, as in {format_number(count, 'stage')}"
+    ] * (count > 0)
 
 
 def _agreement(outcome: Outcome) -> list[str]:
@@ -143,7 +152,7 @@ def _named(points: Sequence[Point]) -> str:
 def _labels(points: Sequence[Point]) -> list[str]:
     """Labels that hold the policy even where it does not vary: a sentence has no table around it."""
     return [
-        label if point.policy in label else f"{label} {point.policy}"
+        label if point.policy in label.split() else f"{label} {point.policy}"
         for point, label in zip(points, labels(points), strict=True)
     ]
 

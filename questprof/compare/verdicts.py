@@ -22,7 +22,7 @@ import msgspec
 
 from questprof.compare.evidence import Evidence, paired, unpaired
 from questprof.compare.likeness import Rounds, likenesses
-from questprof.compare.outcome import ERROR_RATE, Comparison, Outcome, Skipped, Verdict
+from questprof.compare.outcome import ERROR_RATE, Comparison, Outcome, Overall, Skipped, Verdict
 from questprof.compare.pairs import Pair, Pairs, Unclear
 from questprof.compare.spread import Spread, format_share
 from questprof.model import Record
@@ -91,7 +91,7 @@ def _unfit(pair: Pair) -> Skipped | None:
     if not (base or new):
         return None
     sides = (f"{name} {why}" for name, why in (("base", base), ("new", new)) if why)
-    lost: Verdict = "slower" if fails_check(pair.new) else "undecided"
+    lost: Overall = "wrong" if fails_check(pair.new) else "undecided"
     return Skipped(pair.base.point, "; ".join(sides), "same" if base else lost)
 
 

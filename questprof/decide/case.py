@@ -41,6 +41,8 @@ class Gain:
     """`at 32k`, `on average over lengths.csv`."""
     source: str
     """measured or modelled, and from what."""
+    warm: bool = False
+    """Whether a step that it rests on is of a cache, not of memory."""
 
     @property
     def measured(self) -> bool:
@@ -92,6 +94,8 @@ class Case:
     left_out: str = ""
     warm: str = ""
     """Where the times of attention are of a cache, not of memory: `warm at 2k, 4k`."""
+    warm_steps: str = ""
+    """The same of whole steps, `at 2k, 4k`, or `at every length`; '' where none is."""
 
 
 def faster_at(case: Case, length: float) -> bool:

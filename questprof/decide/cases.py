@@ -16,6 +16,7 @@ from questprof.decide.evidence import Findings
 from questprof.decide.whole_step import with_steps
 from questprof.rows import Row, Series
 from questprof.scan import scan_rows, series
+from questprof.units import format_count
 
 ANSWERS: Final[dict[str, Answer]] = {
     "always": "yes",
@@ -69,8 +70,9 @@ def _case(found: Findings, batch: int, rows: Sequence[Row], pairs: Sequence[Pair
         attention=_attention(main, case, asked.reference),
         limit=_attention_limit(main, case, asked.reference),
     )
-    if any(pair.warm for pair in mine):
-        case = replace(case, notes=(*case.notes, "whole steps are warm: times of a cache, not of memory"))
+    if warm := [format_count(pair.point.seq_len) for pair in mine if pair.warm]:
+        where = "every length" if len(warm) == len(mine) else ", ".join(warm)
+        case = replace(case, warm_steps=f"at {where}")
     return with_steps(case, mine, asked.reference, asked.traffic) if mine else case
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from questprof.compare.text import plain
 from questprof.crossover.sentences import format_length, format_speed_up
-from questprof.decide.case import Case
+from questprof.decide.case import Case, Gain
 from questprof.decide.decision import Decision
 from questprof.decide.evidence import Findings
 from questprof.decide.sentences import by_batch, percent, remarks, sentence
@@ -71,10 +71,16 @@ def _cells(case: Case) -> tuple[str, ...]:
         if case.attention
         else "-",
         percent(share.faster) if share else "-",
-        f"{gain.dense_ms:.3g} -> {gain.quest_ms:.3g}{' (modelled)' * (not gain.measured)}" if gain else "-",
+        _step_ms(gain) if gain else "-",
         f"{gain.saved_share:.1%}" if gain else "-",
         f"{limit.part}, {percent(limit.share)}" if limit else "-",
     )
+
+
+def _step_ms(gain: Gain) -> str:
+    """`1.02 -> 0.625 (modelled, warm)`: ms a token, dense and with Quest."""
+    marks = ", ".join(["modelled"] * (not gain.measured) + ["warm"] * gain.warm)
+    return f"{gain.dense_ms:.3g} -> {gain.quest_ms:.3g}" + (f" ({marks})" if marks else "")
 
 
 def _start(case: Case) -> str:

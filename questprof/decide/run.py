@@ -137,7 +137,8 @@ def _sweep(one: Run) -> Profile:
         one.planned = blocks
     start = ASSUMED[one.asked.device].start_s
     rule = paced_rule(one.settings.rule, len(one.planned), seconds, start)
-    settings = Settings(one.settings.device, rule, time_s=min(seconds, max(1.0, one.left)), ends_s=one.left)
+    time_s = min(seconds, max(1.0, one.left))
+    settings = Settings(one.settings.device, rule, time_s=time_s, time_share=SWEEP_SHARE, ends_s=one.left)
     before = time.perf_counter()
     profile = run_sweep(one.planned, one.paths.outputs("sweep"), settings, one.console)
     _release(one.asked.device)

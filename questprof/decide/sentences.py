@@ -158,12 +158,13 @@ def _gain(case: Case) -> str:
 
 
 def gain_text(gain: Gain) -> str:
-    """`at 32k a token takes 7.1 ms instead of 8.05 ms, 0.95 ms or 12 % less`."""
+    """`at 32k a token takes 7.1 ms instead of 8.05 ms, 0.95 ms or 12 % less`, and whether that is warm."""
     saved = gain.saved_ms
     modelled = "" if gain.measured else " (modelled from measured steps)"
+    warm = ", warm (times of a cache, not of memory)" * gain.warm
     return (
         f"{gain.where} a token takes {_ms(gain.quest_ms)} ms instead of {_ms(gain.dense_ms)} ms, "
-        f"{_ms(abs(saved))} ms or {_percent(gain)} {'less' if saved >= 0 else 'more'}{modelled}"
+        f"{_ms(abs(saved))} ms or {_percent(gain)} {'less' if saved >= 0 else 'more'}{modelled}{warm}"
     )
 
 
@@ -217,7 +218,7 @@ def _gains(made: Sequence[Case]) -> str:
 def _saving(gain: Gain) -> str:
     """`0.95 ms (12 %) less at 32k`."""
     word = "less" if gain.saved_ms >= 0 else "more"
-    return f"{_ms(abs(gain.saved_ms))} ms ({_percent(gain)}) {word} {gain.where}"
+    return f"{_ms(abs(gain.saved_ms))} ms ({_percent(gain)}) {word} {gain.where}{' (warm)' * gain.warm}"
 
 
 def _limits(made: Sequence[Case]) -> str:
@@ -248,6 +249,9 @@ def remarks(made: Decision) -> tuple[str, ...]:
     if made.unstable:
         said.append(f"unstable, and in no verdict: {some(made.unstable)}")
     for case in made.cases:
+        if case.warm_steps:
+            warm = f"whole steps are warm {case.warm_steps}: times of a cache, not of memory"
+            said.append(f"batch {case.batch_size}: {warm}")
         if case.answer != "unknown":  # there the sentence has them
             said += [f"batch {case.batch_size}: {note}" for note in case.notes]
             said += [f"batch {case.batch_size}, left out: {case.left_out}"] if case.left_out else []

@@ -56,7 +56,8 @@ def _pays(pair: Pair) -> bool | None:
 
 def _measured_gain(pair: Pair) -> Gain:
     where = f"at {format_count(pair.point.seq_len)}"
-    return Gain(pair.dense.us / 1e3, pair.quest.us / 1e3, where, "measured: clock, whole decode steps")
+    source = "measured: clock, whole decode steps"
+    return Gain(pair.dense.us / 1e3, pair.quest.us / 1e3, where, source, pair.warm)
 
 
 def _overruled(case: Case, pairs: Sequence[Pair]) -> Case:
@@ -117,4 +118,5 @@ def _traffic_gain(case: Case, pairs: Sequence[Pair], traffic: Traffic) -> Gain |
     source = f"modelled: straight lines through {len(pairs)} measured steps"
     beyond = len(covered) < len(traffic.lengths)
     up_to = f" up to {format_count(max(case.lengths))}" if beyond else ""
-    return Gain(means[0], means[1], f"on average over {traffic.name}{up_to}", source)
+    warm = any(pair.warm for pair in pairs)
+    return Gain(means[0], means[1], f"on average over {traffic.name}{up_to}", source, warm)

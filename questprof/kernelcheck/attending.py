@@ -129,7 +129,7 @@ def _approximate(scene: Scene, launcher: Launcher) -> Outcome:
         return Accuracy(attention.errors(scene, result), 0.0)
 
     turned = turns(scene, judge, launcher)
-    return Outcome(turned.accuracy, approximate=True, notes=turned.notes)
+    return Outcome(turned.accuracy, approximate=True, allocations=turned.allocations)
 
 
 def _reported(scene: Scene, ids: Guarded) -> dict[tuple[int, int], list[int] | None]:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from questprof.kernelcheck.findings import KernelFinding, StageFinding
 from questprof.printable import printable
+from questprof.units import count
 
 APPROXIMATE = "it reports no page_ids, so that nothing else is checked: its quality, not an error"
 
@@ -28,6 +29,7 @@ def kernel_lines(kernel: KernelFinding) -> list[str]:
         for stage in kernel.stages:
             if stage.setting == setting:
                 lines += _stage_lines(stage)
+    lines += _allocating(kernel)
     if kernel.failure:
         lines += [f"  FAIL  {kernel.failure}", f"        fix: {kernel.fix}"]
     if kernel.borrowed:
@@ -49,15 +51,23 @@ def verdict(kernel: KernelFinding) -> str:
 
 
 def _stage_lines(stage: StageFinding) -> list[str]:
-    notes = [f"        note: {note}" for note in stage.notes]
     if stage.status == "pass":
-        return [f"    pass  {stage.stage}{_accuracy(stage)}", *notes]
+        return [f"    pass  {stage.stage}{_accuracy(stage)}"]
     if stage.status == "approximate":
         off = f"{stage.max_rel_err or 0.0:.2g} off dense attention in the worst row"
-        return [f"    approximate  {stage.stage}: {off}; {APPROXIMATE}", *notes]
+        return [f"    approximate  {stage.stage}: {off}; {APPROXIMATE}"]
     at = f"{stage.place.words}: " if stage.place else ""
     case = f" ({stage.case})" if stage.case else ""
-    return [f"    FAIL  {stage.stage}: {at}{stage.why}{case}", f"          fix: {stage.fix}", *notes]
+    return [f"    FAIL  {stage.stage}: {at}{stage.why}{case}", f"          fix: {stage.fix}"]
+
+
+def _allocating(kernel: KernelFinding) -> list[str]:
+    """A line on the stage that allocates most in a launch, where one does."""
+    most = max(kernel.stages, key=lambda stage: stage.allocations, default=None)
+    if most is None or not most.allocations:
+        return []
+    blocks = f"up to {count(most.allocations, 'block')} a launch, which a graph keeps"
+    return [f"  note: {most.stage} allocates {blocks}: use prepare or scratch"]
 
 
 def _accuracy(stage: StageFinding) -> str:

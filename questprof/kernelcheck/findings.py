@@ -66,7 +66,8 @@ class StageFinding(Struct, frozen=True):
     max_rel_err: float | None = None
     """The worst row's, of the outputs that have a tolerance; of an approximation, off dense attention."""
     tolerance: float | None = None
-    notes: tuple[str, ...] = ()
+    allocations: int = 0
+    """The most blocks of GPU memory that a launch allocated, which a graph keeps."""
 
 
 class Brings(Struct, frozen=True):

@@ -62,5 +62,5 @@ def _passed(stage: str, setting: Setting, outcomes: list[Outcome]) -> StageFindi
         "approximate" if approximate else "pass",
         max_rel_err=worst.error if worst else None,
         tolerance=worst.tolerance if worst and not approximate else None,
-        notes=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
+        allocations=max((outcome.allocations for outcome in outcomes), default=0),
     )

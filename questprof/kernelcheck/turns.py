@@ -25,7 +25,8 @@ class Outcome:
 
     accuracy: Accuracy | None = None
     approximate: bool = False
-    notes: tuple[str, ...] = ()
+    allocations: int = 0
+    """Blocks of GPU memory that a launch allocates, which a graph keeps."""
 
 
 def turns(
@@ -59,16 +60,15 @@ def turns(
                 why = "it is right at the first launch over a cache, and not at the next with other inputs"
                 raise FaultError(why, STALE, fault.place) from None
             raise
-    notes: tuple[str, ...] = ()
+    allocations = 0
     if scene.q.is_cuda:
-        if count := launcher.allocations():
-            notes = (f"allocates {count} blocks a launch, which a graph keeps: use prepare or scratch",)
+        allocations = launcher.allocations()
         give(0)
         captured = launcher.captured()
         give(len(scene.queries) - 1)  # what the graph holds is to read this, not what it was captured with
         launcher.replay(captured)
         found += filter(None, [judge()])
-    return Outcome(max(found, key=lambda one: one.error, default=None), notes=notes)
+    return Outcome(max(found, key=lambda one: one.error, default=None), allocations=allocations)
 
 
 def _right_anew(judge: Callable[[], Accuracy | None], launcher: Launcher) -> bool:

@@ -73,7 +73,7 @@ def check_folder(folder: Path, force: bool = False) -> None:
 
 
 def write_pictures(page: Path, folder: Path, force: bool = False) -> list[Path]:
-    """Write the figures of the page at `page` into `folder`; their paths.
+    """Write the figures of the page at `page` into `folder`, which is made for one alone; their paths.
 
     QuestprofError when a file exists that would change, unless `force`, and when one cannot be written.
     """
@@ -82,7 +82,8 @@ def write_pictures(page: Path, folder: Path, force: bool = False) -> list[Path]:
         if path.exists() and not force:
             raise output_exists(path)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if files:
+            folder.mkdir(parents=True, exist_ok=True)
         for path, text in files.items():
             write_whole(path, text.encode())
     except OSError as error:

@@ -16,19 +16,22 @@ from questprof.structs import canonical_json
 from questprof.units import format_seconds
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+MARGIN = 1.1
+"""What is planned with above an estimate: a block often takes a little longer, and the time is a bound."""
 
 
 def parse_duration(text: str) -> float:
     """`90s`, `5m`, `1.5h` in seconds; QuestprofError otherwise."""
     match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh])", text.strip(), re.IGNORECASE)
     if not match or not float(match[1]):
-        raise QuestprofError(f"--time {text.strip()!r}", "it is no time above 0", "Write 90s, 5m or 1h.")
+        why = "it is 0" if match else "it is no number with its unit, s, m or h"
+        raise QuestprofError(f"--time {text.strip()!r}", why, "Write 90s, 5m or 1h.")
     return float(match[1]) * _SECONDS[match[2].lower()]
 
 
 def duration(seconds: float) -> str:
-    """A `--time` that holds `seconds` and a tenth more, rounded up: `90s` below two minutes, else `5m`."""
-    wanted = 1.1 * seconds
+    """A `--time` that holds `seconds` and MARGIN, rounded up: `90s` below two minutes, else `5m`."""
+    wanted = MARGIN * seconds
     return f"{math.ceil(wanted)}s" if wanted < 120 else f"{math.ceil(wanted / 60)}m"
 
 
@@ -40,20 +43,36 @@ class Late(NamedTuple):
     left: float
 
 
-def shortfall(late: Sequence[Late], spent: float, measured_any: bool) -> list[str]:
-    """What was left out for want of time and why, and which `--time` would do; `spent` seconds went by.
+class Spent(NamedTuple):
+    """Seconds that a run took, and those of it that a run with more time may spend more of."""
 
-    Where nothing was measured at all, also the time that the cheapest block wants.
+    seconds: float
+    cut: float = 0.0
+    """Of them on the ceiling, where the bound in time cut it short."""
+    cut_share: float = 0.0
+    """Share of its time that a run may take for what was cut."""
+
+    def time_for(self, needs: float) -> float:
+        """Seconds that a run must have for `needs` more, without MARGIN."""
+        return max(self.seconds + needs, (self.seconds - self.cut + needs) / (1 - self.cut_share))
+
+
+def shortfall(late: Sequence[Late], spent: Spent, measured_any: bool, share: float = 1.0) -> list[str]:
+    """What was left out for want of time and why, and which `--time` would do, after what a run has `spent`.
+
+    Where nothing was measured at all, also the time that the cheapest block wants. `share`: of `--time`, what
+    the sweep has of it.
     """
     if not late:
         return []
     said = [
-        f"left out for want of time: {one.title} (about {format_seconds(one.needs)}, "
+        f"left out for want of time: {one.title} (up to about {format_seconds(MARGIN * one.needs)}, "
         f"{format_seconds(max(0.0, one.left))} were left)"
         for one in late
     ]
-    whole = f"--time {duration(spent + sum(one.needs for one in late))} would do for all of it"
-    least = f"--time {duration(spent + min(one.needs for one in late))} for one block"
+    times = [spent.time_for(needs(one.needs for one in late)) / share for needs in (sum, min)]
+    whole = f"--time {duration(times[0])} would do for all of it"
+    least = f"--time {duration(times[1])} for one block"
     return [*said, whole if measured_any or len(late) == 1 else f"{whole}, {least}"]
 
 
@@ -110,8 +129,8 @@ class Pacer:
         self._expected = self._spent = 0.0
 
     def fits(self, index: int, now: float) -> bool:
-        """Whether block `index` would end in time if begun at `now`."""
-        return self.needs(index) <= self.left(now)
+        """Whether block `index` would end in time if begun at `now`, MARGIN included."""
+        return MARGIN * self.needs(index) <= self.left(now)
 
     def needs(self, index: int) -> float:
         """Seconds that block `index` will take, as far as is known."""
@@ -132,10 +151,10 @@ class Pacer:
 
 
 def planned(estimates: Sequence[float], order: Sequence[int], budget: float) -> frozenset[int]:
-    """Which blocks fit into `budget` seconds by the estimates alone, taken in `order`."""
+    """Which blocks fit into `budget` seconds by the estimates and MARGIN, taken in `order`."""
     found, left = set(), budget
     for index in order:
-        if estimates[index] <= left:
-            left -= estimates[index]
+        if MARGIN * estimates[index] <= left:
+            left -= MARGIN * estimates[index]
             found.add(index)
     return frozenset(found)

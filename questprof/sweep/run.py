@@ -29,7 +29,7 @@ from questprof.sweep.estimate import cost, weight
 from questprof.sweep.interrupt import Interrupt
 from questprof.sweep.outputs import Outputs as Outputs
 from questprof.sweep.outputs import plan_outputs as plan_outputs
-from questprof.sweep.pacing import Late, Pacer, num_ends, priority, shortfall
+from questprof.sweep.pacing import Late, Pacer, Spent, num_ends, priority, shortfall
 from questprof.sweep.settings import Device, Settings
 from questprof.timing.cpu import CpuExecutor
 from questprof.timing.cuda import CudaExecutor
@@ -121,7 +121,8 @@ def run_sweep(
         progress = _Progress(header, list(writer.kept.records) if writer.kept else [])
         with phases("other"):
             _run_blocks(blocks, machine, settings, writer, progress, console, started)
-    for line in shortfall(progress.left_out, time.perf_counter() - started, bool(progress.records)):
+    spent = _spent(settings, phases, time.perf_counter() - started)
+    for line in shortfall(progress.left_out, spent, bool(progress.records), settings.time_share):
         console.print(line, highlight=False, soft_wrap=True)
     console.print(f"time: {phases.describe()}", highlight=False)
     return Profile(header, tuple(progress.records), name=outputs.profile.name)
@@ -186,6 +187,18 @@ def _in_time(
             pacer.took(index, time.perf_counter() - begun)
         else:
             progress.left_out.append(Late(block.title, pacer.needs(index), pacer.left(begun)))
+
+
+def _spent(settings: Settings, phases: Phases, seconds: float) -> Spent:
+    """What the run took, and where its bound in time has cut the ceiling short how much of it that was."""
+    ceiling = phases.seconds["ceiling"]
+    limit = math.inf if settings.device == "cuda" else _ceiling_limit(settings)
+    return Spent(seconds, ceiling, CEILING_TIME) if ceiling > limit else Spent(seconds)
+
+
+def _ceiling_limit(settings: Settings) -> float:
+    """Seconds after which the ceiling of a CPU begins no further read."""
+    return math.inf if settings.time_s is None else CEILING_TIME * settings.time_s
 
 
 def _say_at_once(text: str) -> None:
@@ -270,8 +283,7 @@ def _machine(
         )
         return measured, Machine(environment, executor, phases)
     use_threads(environment.num_workers)
-    limit = math.inf if settings.time_s is None else CEILING_TIME * settings.time_s
-    measured, reader = ceilings.measure_cpu(environment, limit)
+    measured, reader = ceilings.measure_cpu(environment, _ceiling_limit(settings))
     return measured, Machine(environment, CpuExecutor(environment, reader, settings.rule), phases)
 
 

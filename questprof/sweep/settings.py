@@ -28,6 +28,8 @@ class Settings:
     single_steps: int = 0
     """Steps of quest and dense that are timed one by one; on a CPU every sample is one already."""
     time_s: float | None = None
+    time_share: float = 1.0
+    """Share of the user's `--time` that `time_s` is: what other `--time` would do is told by it."""
     ends_s: float = 0.0
     """Of every setting the shortest and the longest length may take these seconds, where that is more."""
 

@@ -154,6 +154,7 @@ def test_an_alarm_is_a_warning(kept: Path, capsys: pytest.CaptureFixture[str]) -
         ({"device": "cpu", "lengths": "256k"}, "max_position_embeddings is 131072"),
         ({"device": "cpu", "output": Path("p.jsonl")}, "exists"),
         ({"share": 1.5}, "cannot be"),
+        ({"device": "cpu", "layer_budgets": Path("absent")}, "cannot read absent: No such file"),
     ],
 )
 def test_what_cannot_be_is_refused(kept: Path, arguments: dict[str, Any], said: str) -> None:
@@ -178,6 +179,8 @@ def test_a_length_that_cannot_be_predicted_is_said(kept: Path, capsys: pytest.Ca
         ("--share 0.6 --device cpu --lengths 2k -o x --json", "--lengths, --device, -o with --share"),
         ("p.jsonl --share 0.6", "profiles with --share"),
         ("p.jsonl --lengths 2k --seed 0", "--lengths, --seed with profiles to read"),
+        ("--device cpu --lengths-file x.txt --lengths 2k", "--lengths with --lengths-file"),
+        ("--device cpu --lengths-file x.txt --batch 4 --ragged", "--batch, --ragged with --lengths-file"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(kept: Path, arguments: str, named: str) -> None:
@@ -193,6 +196,8 @@ def test_options_that_would_do_nothing_are_refused(kept: Path, arguments: str, n
     [
         ("--share 60% --attention-speedup 7.03X", Exit.OK, "0.4 + 0.6 / 7.03 = 0.4853"),
         ("--share most", Exit.USAGE, "Write 0.6 or 60%."),
+        ("--share 60", Exit.USAGE, "it is no share from 0 to 1\n  fix: Write 60%."),
+        ("--share 600%", Exit.USAGE, "Write 0.6 or 60%."),
         ("--share 0.6 --attention-speedup twice", Exit.USAGE, "Write 7.03 or 7.03x."),
     ],
 )

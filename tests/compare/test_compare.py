@@ -258,7 +258,7 @@ def test_a_point_that_turned_wrong_fails_however_fast_it_is() -> None:
     wrong = replace(good, checks=(Check("score", "after", 3.0, 1.0),), times_us={"score": (1.0,) * 20})
     outcome = _two_runs(good, wrong)
     assert outcome.comparisons == ()
-    assert (outcome.verdict, outcome.exit_status()) == ("slower", 1)
+    assert (outcome.verdict, outcome.exit_status()) == ("wrong", 1)
     assert _two_runs(good, replace(good, status="wrong")).exit_status() == 1
     assert _two_runs(wrong, good).exit_status() == 4  # the base is no figure: nothing is known
 

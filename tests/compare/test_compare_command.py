@@ -100,6 +100,8 @@ def test_baselines_measure_the_spread(tmp_path: Path) -> None:
         ["{run}", "--base", "base", "--new", "other"],
         ["{run}", "{run}", "--undecided", "maybe"],
         ["{run}", "{run}", "--format", "xml"],
+        ["{run}", "{run}", "--format", "md", "--json"],
+        ["{run}", "{run}", "--format", "table", "--json"],
         ["{run}", "{run}", "--threshold", "much"],
         ["{run}", "{run}", "--threshold", "-1%"],
         ["{run}", "{run}", "--between-runs", "nan"],
@@ -143,6 +145,17 @@ def test_a_profile_without_times_is_named_for_what_it_is(tmp_path: Path) -> None
     assert "--also amdahl-llama-2-7b.jsonl: it times no point of grid.jsonl" in text
 
 
+def test_a_profile_of_steps_compared_with_itself_is_the_same() -> None:
+    """The kept steps hold 5 eager and 2 idle samples each: they are named, not judged."""
+    kept = Path(__file__).parents[2] / "profiles" / "h200" / "amdahl-llama-3.1-8b.jsonl"
+    status, text = _compare(kept, kept, "--all")
+    assert status == 0
+    assert "of 40 comparisons 40 same" in text
+    assert "not compared, timed too few times for a verdict: eager and idle steps" in text
+    assert " 128k/4k quest fp16 weights " in f" {text}".replace("\n", " ")
+    assert " 128k/4k quest int4 weights " in f" {text}".replace("\n", " ")
+
+
 def test_other_machines_by_force(tmp_path: Path) -> None:
     here, there = _run(tmp_path / "run.jsonl", 1.0), _run(tmp_path / "cpu.jsonl", 1.0, CPU)
     status, text = _compare(here, there, "--force")
@@ -164,7 +177,7 @@ def test_a_torn_profile_is_compared_with_a_warning(tmp_path: Path) -> None:
     status, text = _compare(run, torn)
     assert status == 4  # what became of the lost record nobody knows
     assert "torn" in text
-    assert "only in run.jsonl" in text
+    assert "not compared, torn.jsonl lacks it" in text
 
 
 def test_it_needs_neither_torch_nor_colour(tmp_path: Path) -> None:

@@ -41,7 +41,19 @@ def test_headline() -> None:
     assert headline(alone) == "new against base: undecided; nothing was comparable"
     good = record(1024, {"score": [1.0] * 20})
     wrong = compare(across(profile(good), profile(replace(good, status="wrong"))), Spread(0.03))
-    assert headline(wrong) == "new against base: slower; 1 point turned wrong"
+    assert headline(wrong) == "new against base: wrong; 1 point turned wrong"
+
+
+def test_a_wrong_point_is_not_told_as_slowness() -> None:
+    """Of three points one is 1.5x slower, one equal, and one wrong in new, which comes first."""
+    base = [record(1024 * n, {"score": [100.0] * 20}) for n in (1, 2, 3)]
+    new = [replace(base[0], times_us={"score": (150.0,) * 20}), base[1], replace(base[2], status="wrong")]
+    outcome = compare(across(profile(*base), profile(*new)), Spread(0.03))
+    assert headline(outcome) == (
+        "new against base: wrong; of 2 comparisons 1 slower, 1 same; 1 point turned wrong"
+    )
+    assert markdown(outcome).startswith("### questprof compare: wrong\n")
+    assert outcome.exit_status() == 1
 
 
 def test_everything_that_must_be_said_is_said() -> None:
@@ -49,11 +61,13 @@ def test_everything_that_must_be_said_is_said() -> None:
     assert "at most 5% of such comparisons call any of their 3 stages faster or slower (Holm)" in said
     assert "between runs, stated: 3%" in said
     assert (
-        "same: the whole interval lies within 2%; beyond that and up to its limit a stage is within spread"
+        "same: the whole interval lies within 2%; past that, up to the spread between runs: within spread"
         in said
     )
+    assert "limit:" not in said
     assert "medians within 2% in 66.7% of the 3 stages of 10 us and more" in said
-    assert "only in a.jsonl: 1m/1k quest" in said
+    assert said.count("1m/1k quest") == 1
+    assert "not compared, b.jsonl lacks it: 1m/1k quest" in said
     assert "only in b.jsonl: 2m/1k quest" in said
     measured = "\n".join(statements(_outcome(spread=Spread(0.03, {"score": 0.01}, 4))))
     assert "measured from 4 baselines: score 1%" in measured
@@ -113,3 +127,23 @@ def test_json_is_one_document_with_all_of_it() -> None:
     assert found["comparisons"][0]["ratio"] == 1.5
     assert found["false_alarm_rate"] == pytest.approx(0.05)
     assert [point["seq_len"] for point in found["only_base"]] == [1 << 20]
+
+
+def test_a_limit_that_is_more_than_the_spread_says_why() -> None:
+    """A tenth of the samples 10 % above the rest: 10 % is the limit, where two runs lie 3 % apart."""
+    steady, wide = {"score": [100.0] * 20}, {"score": [100.0] * 16 + [110.0] * 4}
+    sides = [profile(record(1024, wide), record(2048, steady))] * 2
+    outcome = compare(across(*sides), Spread(0.03))
+    assert [round(one.beyond, 9) for one in outcome.comparisons] == [0.1, 0.03]
+    assert (
+        "limit: the spread between runs, or how far the samples of either run lie apart (90th over 10th "
+        "percentile) where that is more, as in 1 stage"
+    ) in statements(outcome)
+
+
+def test_a_sentence_names_the_policy_that_a_backend_only_resembles() -> None:
+    """`questprof` holds the letters of `quest`, and is none."""
+    good = [record(1024, {"score": [1.0] * 20}, backend=name) for name in ("questprof", "triton")]
+    lost = [replace(r, status="oom", reason="too large") for r in good]
+    said = statements(compare(across(profile(*good), profile(*lost)), Spread(0.03)))
+    assert "not compared, new oom: too large: 1k/1k questprof quest, 1k/1k triton quest" in said

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import amdahl_steps
 import pytest
 from msgspec.structs import replace
 
@@ -175,3 +176,34 @@ def test_variants_of_one_backend_are_not_compared_in_anothers_name() -> None:
     found = within(profile(cuda, triton, quest(8192, US, backend="base"), *new), "base", "new")
     assert [pair.base.point.seq_len for pair in found.pairs] == [8192]
     assert [r.point.variant for r in found.unclear[0].base] == ["cuda", "triton"]
+
+
+def test_steps_of_other_models_and_weights_meet_when_forced() -> None:
+    """Each model has the layout that suits its shape; a profile with both formats keeps them apart."""
+    both = [amdahl_steps.quest(setup={"weight_format": name}) for name in ("fp16", "int4")]
+    grouped = {"summary_layout": "transposed", "shape": replace(GQA_SHAPE, num_layers=4)}
+    other = [
+        amdahl_steps.quest(setup={"model": "other", "weight_format": name}, point=grouped)
+        for name in ("fp16", "int4")
+    ]
+    with pytest.raises(QuestprofError, match="points match but for shape and summary layout"):
+        across(profile(*both), profile(*other))
+    found = across(profile(*both), profile(*other), force=True)
+    formats = [(p.base.point.decode, p.new.point.decode) for p in found.pairs]
+    assert [(b and b.weight_format, n and n.weight_format) for b, n in formats] == [
+        ("fp16", "fp16"),
+        ("int4", "int4"),
+    ]
+    lone = across(profile(both[0]), profile(both[1]), force=True)
+    assert len(lone.pairs) == 1
+    assert lone.notes[-1] == "forced: points match but for weights"
+
+
+def test_what_is_timed_beside_a_step_is_named_and_not_judged() -> None:
+    steps = amdahl_steps.pair_profile(amdahl_steps.dense(eager_us=5000.0), amdahl_steps.quest())
+    found = across(steps, steps)
+    assert [list(pair.base.times_us) for pair in found.pairs] == [["step"], ["step"]]
+    (note,) = found.notes
+    assert note.endswith("not compared, timed too few times for a verdict: eager steps")
+    alone = amdahl_steps.pair_profile()
+    assert across(alone, alone).notes == ()

@@ -2,6 +2,7 @@
 
 import math
 
+import amdahl_steps
 import pytest
 from msgspec.structs import replace
 
@@ -55,3 +56,14 @@ def test_what_is_no_figure_does_not_widen_it() -> None:
     empty = replace(record, times_us={"score": (), "attend": (0.0, 1.0)})
     runs += [profile(wild), profile(broken), profile(empty)]
     assert spread_of(runs).margin("score", 100.0) == pytest.approx(0)
+
+
+def test_samples_beside_a_step_widen_no_margin() -> None:
+    """Eager steps that lie far apart between runs are not judged, and leave the step its own margin."""
+    runs = []
+    for shift in (-0.1, 0.0, 0.1):
+        step = amdahl_steps.quest(us=1000.0 * math.exp(shift), eager_us=1000.0 * math.exp(9 * shift))
+        runs.append(amdahl_steps.pair_profile(step))
+    spread = spread_of(runs)
+    assert list(spread.by_stage) == ["step"]
+    assert spread.margin("step", 1000.0) == pytest.approx(math.expm1(4.30265 * math.sqrt(2) * 0.1))

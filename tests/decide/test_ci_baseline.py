@@ -14,13 +14,14 @@ from rich.console import Console
 
 from profiles import CPU, GPU, profile, two_baselines
 from questprof import environment
-from questprof.commands.ci import foretell, refusals_told
+from questprof.commands.ci import foretell, read_baselines, refusals_told
 from questprof.decide.outputs import Paths
 from questprof.decide.request import sweep_grid
 from questprof.decide.run import Run
 from questprof.errors import Exit, QuestprofError
 from questprof.grid import plan_blocks
 from questprof.model import Environment, Profile
+from questprof.store import seal
 from questprof.sweep.settings import RULES, Settings
 
 STORED = Path("base.jsonl")
@@ -28,6 +29,13 @@ STORED = Path("base.jsonl")
 
 def said(stored: Profile, here: Environment, monkeypatch: pytest.MonkeyPatch, **question: Any) -> str:
     """What is said of `stored` before a run on `here`."""
+    return counted([stored], here, monkeypatch, **question)[1]
+
+
+def counted(
+    stored: list[Profile], here: Environment, monkeypatch: pytest.MonkeyPatch, **question: Any
+) -> tuple[list[Profile], str]:
+    """The baselines of `stored` that count for a run on `here`, and what is said of them before it."""
     monkeypatch.setattr(environment, "capture", lambda device: here)
     one = Run(
         asked=asked(**{"device": here.device} | question),
@@ -36,8 +44,8 @@ def said(stored: Profile, here: Environment, monkeypatch: pytest.MonkeyPatch, **
         seconds=600.0,
         console=Console(file=io.StringIO(), width=500),
     )
-    foretell([stored], [STORED], one)
-    return one.console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+    kept = foretell(stored, [STORED.with_stem(f"base{n or ''}") for n in range(len(stored))], one)
+    return kept, one.console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def earlier() -> Profile:
@@ -81,3 +89,39 @@ def test_a_refusal_is_told_on_stdout_where_a_document_was_asked_for(
         document = json.loads(out)
         assert (document["verdict"], document["status"]) == ("cannot run", 3)
         assert document["sentence"] == "no GPU: torch sees none. Add --device cpu."
+
+
+def test_two_baselines_say_that_the_second_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, text = counted([earlier()] * 2, GPU, monkeypatch)
+    assert len(kept) == 2
+    assert text == (
+        "--baseline base.jsonl is compared with; 2 baselines do not measure the spread between runs, 3 do: "
+        "the stated one counts\n"
+    )
+    assert counted([earlier()] * 3, GPU, monkeypatch)[1] == ""
+
+
+def test_a_baseline_of_another_machine_measures_no_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first and third are of this machine; of the second, an older driver's, nothing counts."""
+    older = replace(GPU, driver="570.0")
+    found = [earlier(), replace(earlier(), header=replace(earlier().header, environment=older)), earlier()]
+    kept, text = counted(found, GPU, monkeypatch)
+    assert [one.header.environment.driver for one in kept] == [GPU.driver] * 2
+    assert "warning: --baseline base1.jsonl: they are of different machines" in text
+    assert "it is left out" in text
+    kept, text = counted(found, older, monkeypatch)
+    assert [one.header.environment.driver for one in kept] == ["570.0"]
+    assert text.count("it is left out") == 2
+    kept, text = counted(found, replace(GPU, driver="999.9"), monkeypatch)
+    assert kept == found[:1]
+    assert text.count("the comparison with it will be inconclusive") == 3
+
+
+def test_a_run_given_twice_is_no_second_baseline(tmp_path: Path) -> None:
+    run = earlier()
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_bytes(b"".join(map(seal, (run.header, *run.records))))
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    assert len(read_baselines(paths[:1])) == 1
+    with pytest.raises(QuestprofError, match=r"--baseline b\.jsonl: it is a run that is a baseline already"):
+        read_baselines(paths)

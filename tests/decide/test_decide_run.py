@@ -199,6 +199,7 @@ def test_attention_may_take_more_for_both_ends_and_the_parts_behind_it_share_the
     run(made(tmp_path, batch_sizes=(1,)))
     (settings,) = parts.settings
     assert settings.time_s == 300.0
+    assert settings.time_share == 0.5  # what another --time would do is told of the whole
     assert settings.ends_s == pytest.approx(600.0 - PAGE_SECONDS, abs=1.0)
     assert parts.timeouts == [120.0]
     assert parts.late == [False]

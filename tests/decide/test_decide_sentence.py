@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import bytes_records
 import pytest
-from decisions import CPU, asked, findings, traffic, two_steps
+from decisions import CPU, asked, findings, step, steps, traffic, two_steps
 from msgspec.structs import replace as changed
 
 from profiles import dense, profile, quest, two_baselines
 from questprof.decide.case import Gain
 from questprof.decide.decision import decide, together
-from questprof.decide.document import document, markdown
+from questprof.decide.document import cells, document, markdown
 from questprof.decide.evidence import Findings
 from questprof.decide.sentences import by_batch, gain_text, percent, remarks, sentence
 from questprof.errors import Exit
@@ -201,5 +201,46 @@ def test_times_of_a_cache_are_called_so() -> None:
 
 def test_whole_steps_of_a_cache_are_called_so() -> None:
     found = findings(steps=_warm(two_steps()))
-    assert any("hole steps are warm: times of a cache" in text for text in remarks(decide(found)))
+    assert "Batch 1: whole steps are warm at every length: times of a cache, not of memory" in remarks(
+        decide(found)
+    )
     assert not any("warm" in text for text in remarks(decide(findings(steps=two_steps()))))
+
+
+def test_a_token_s_time_that_is_of_a_cache_is_called_warm_in_the_sentence_itself() -> None:
+    """The steps alone are warm, at 8k and 32k; then at 8k alone, and the step that is told is of memory."""
+    warm = ", 0.375 ms or 38 % less, warm (times of a cache, not of memory); limited by"
+    found = findings(steps=_warm(two_steps()))
+    assert warm in said(found)
+    assert cells(decide(found))[0][5] == "1 -> 0.625 (warm)"
+    half = two_steps()
+    half = profile(*_warm(profile(*half.records[:2])).records, *half.records[2:])
+    found = findings(steps=half)
+    assert "0.375 ms or 38 % less; limited by" in said(found)
+    assert any("hole steps are warm at 8k: times of a cache" in text for text in remarks(decide(found)))
+    lengths = findings(steps=half, asked=asked(traffic=traffic(8192, 32768)))
+    assert "(modelled from measured steps), warm (times of a cache, not of memory)" in said(lengths)
+
+
+def test_of_several_batches_the_warm_one_is_named() -> None:
+    batch = {"batch_size": 8}
+    eight = [step("dense", 3000.0, 32768, point=batch), step("quest", 2000.0, 32768, point=batch)]
+    sweep = profile(*two_baselines(), *two_baselines(batch_size=8))
+    steps_ = profile(*two_steps().records, *_warm(steps(*eight)).records)
+    found = findings(sweep=sweep, asked=asked(batch_sizes=(1, 8)), steps=steps_)
+    assert "a token takes 0.375 ms (38 %) less at 32k at batch 1, a token takes" in said(found)
+    assert "1 ms (33 %) less at 32k (warm) at batch 8" in said(found)
+
+
+def test_warm_steps_are_no_reason_why_attention_is_undecided() -> None:
+    """Attention at 8k and 32k has samples too far apart: that alone is why, whatever the steps were of."""
+    wild = [
+        changed(r, times_us={stage: (us[0], 4 * us[0]) * 10 for stage, us in r.times_us.items()})
+        for r in two_baselines()
+        if r.point.seq_len in (8192, 32768)
+    ]
+    found = findings(sweep=profile(*wild), steps=_warm(two_steps()))
+    why = said(found).split("neither proven faster nor slower (")[1].split(")")[0]
+    assert "samples too far apart" in why
+    assert "warm" not in why
+    assert any("hole steps are warm at every length" in text for text in remarks(decide(found)))

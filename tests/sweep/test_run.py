@@ -12,8 +12,10 @@ from questprof.grid import Block, Grid, plan_blocks
 from questprof.model import Header
 from questprof.sweep import run
 from questprof.sweep.estimate import Cost
+from questprof.sweep.pacing import Spent
 from questprof.sweep.run import default_backends
-from questprof.sweep.settings import RULES, Settings
+from questprof.sweep.settings import RULES, Device, Settings
+from questprof.timing.phases import Phases
 
 
 @pytest.mark.parametrize(
@@ -107,3 +109,16 @@ def test_the_ends_may_take_more_time_than_the_rest(monkeypatch: pytest.MonkeyPat
     assert timed(Settings("cpu", RULES["cpu"], time_s=15.0, ends_s=40.0)) == [1024, 4096]
     assert timed(Settings("cpu", RULES["cpu"], time_s=15.0, ends_s=25.0)) == [1024]
     assert timed(Settings("cpu", RULES["cpu"], time_s=60.0, ends_s=25.0)) == [1024, 4096, 2048]
+
+
+def test_a_ceiling_that_the_time_cut_short_is_counted_apart() -> None:
+    """A quarter of 20 s is 5 s: what took 5.2 s was cut short, what took 4 s was not, and no GPU's is."""
+    phases = Phases()
+
+    def spent(device: Device, ceiling: float, time_s: float | None) -> Spent:
+        phases.seconds = {"ceiling": ceiling, "timing": 9.0}
+        return run._spent(Settings(device, RULES[device], time_s=time_s), phases, 15.0)
+
+    assert spent("cpu", 5.2, 20.0) == Spent(15.0, 5.2, 0.25)
+    assert spent("cpu", 4.0, 20.0) == Spent(15.0)
+    assert spent("cpu", 50.0, None) == spent("cuda", 5.2, 20.0) == Spent(15.0)

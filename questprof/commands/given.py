@@ -1,0 +1,47 @@
+"""Options that would be lost in silence, refused: one value given twice, or an empty one."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from typer.core import TyperCommand
+
+from questprof.errors import QuestprofError
+
+
+class Command(TyperCommand):
+    """A command that takes no empty value, and each option once but for switches and what may be repeated."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments that are left, as of any command; QuestprofError for what would be lost."""
+        parsed: tuple[Any, ...] = self.make_parser(ctx).parse_args(args=list(args))
+        values, _, given = parsed
+        for option in dict.fromkeys(given):
+            if option.param_type_name != "option" or option.is_flag or option.count:
+                continue
+            if given.count(option) > 1 and not option.multiple:
+                raise _twice(option, given.count(option), args)
+            if "" in (values[option.name] if option.multiple else [values[option.name]]):
+                raise _empty(option)
+        return super().parse_args(ctx, args)
+
+
+def _name(option: Any) -> str:
+    return str(next(one for one in option.opts if one.startswith("--")))
+
+
+def _twice(option: Any, times: int, args: list[str]) -> QuestprofError:
+    return QuestprofError(
+        f"{_name(option)} is given {times} times in {shlex.join(args)}",
+        "it takes one value, and all but the last would be lost",
+        f"Give {_name(option)} once; where it takes a list, with commas.",
+    )
+
+
+def _empty(option: Any) -> QuestprofError:
+    return QuestprofError(
+        f"{_name(option)} ''",
+        "it is empty, and names no value, no file and no folder",
+        f"Give a value, or leave {_name(option)} out; a variable of your shell may not be set.",
+    )
