@@ -10,7 +10,7 @@ from questprof.amdahl.check import CAUSES
 from questprof.amdahl.finding import SOURCES, amdahl
 from questprof.amdahl.pairs import title
 from questprof.amdahl.sentences import check_sentence, is_told
-from questprof.amdahl.tables import MAKERS, breakdowns
+from questprof.amdahl.tables import MAKERS, Table, breakdowns
 from questprof.model import Point, Profile
 from questprof.report.amdahl_figure import step_figure
 from questprof.report.section import Block, Verdict, selectors
@@ -35,7 +35,7 @@ def build(profile: Profile, prefix: str) -> Block | None:
     context = {
         "panels": panels,
         "selectors": selectors([panel["settings"] for panel in panels]),
-        "tables": [table._asdict() for make in MAKERS if (table := make(found)).rows],
+        "tables": [_titled(table) for make in MAKERS if (table := make(found)).rows],
         "checks": [(title(p.point), check_sentence(p.check)) for p in found.pairs if p.check and is_told(p)],
         "causes": list(CAUSES.items()),
         "alarms": found.alarms,
@@ -46,6 +46,11 @@ def build(profile: Profile, prefix: str) -> Block | None:
     verdicts = tuple(Verdict(f"{TITLE}: {name}", sentences) for name, sentences in found.headlines)
     figures = sum(bool(panel["figure"]) for panel in panels)
     return Block("amdahl.html", context, verdicts, num_figures=figures)
+
+
+def _titled(table: Table) -> dict[str, Any]:
+    """For the template, its title as a heading."""
+    return table._asdict() | {"title": f"{table.title[:1].upper()}{table.title[1:]}"}
 
 
 def _ordered(steps: Sequence[Breakdown]) -> list[Breakdown]:
@@ -79,5 +84,5 @@ def _panel(uid: str, settings: dict[str, str], steps: Sequence[Breakdown]) -> di
         "title": ", ".join(words),
         "settings": settings,
         "figure": step_figure(steps),
-        "table": breakdowns(steps)._asdict(),
+        "table": _titled(breakdowns(steps)),
     }

@@ -14,6 +14,7 @@ from questprof.report.bytes_figure import stack_figure
 from questprof.report.bytes_tables import other_tables, ratio_tables, stage_table, term_table
 from questprof.report.length_scan import shape_text
 from questprof.report.section import Block, Verdict, selectors
+from questprof.report.verdict import USUAL_BUDGET, USUAL_PAGE_SIZE
 from questprof.scan import point_key
 
 COUNTED: Final[dict[Source, str]] = {"ncu": "measured", "trace": "counted", "formula": "modelled"}
@@ -38,6 +39,7 @@ def build(profile: Profile, prefix: str) -> Block | None:
     context = {
         "panels": panels,
         "selectors": selectors([panel["settings"] for panel in panels]),
+        "chosen": max(panels, key=_usual_first)["settings"] if panels else {},
         "lines": lines,
         "failures": failures(judgements, MAX_FAILURES),
         "alarms": tuple(dict.fromkeys(alarm for one in judgements for alarm in one.alarms)),
@@ -47,6 +49,12 @@ def build(profile: Profile, prefix: str) -> Block | None:
     sentences = tuple(line for line in lines if " points hold, " in line) or lines[:1]
     verdicts = (Verdict("Bytes really read, against the formula", sentences),)
     return Block("bytes.html", context, verdicts, num_figures=sum(bool(panel["figure"]) for panel in panels))
+
+
+def _usual_first(panel: dict[str, Any]) -> tuple[bool, bool]:
+    """Of the page size and the budget that the verdict is about."""
+    settings = panel["settings"]
+    return settings["Page size"] == str(USUAL_PAGE_SIZE), settings["Budget"] == str(USUAL_BUDGET)
 
 
 def _only(judgement: Judgement, source: Source) -> Judgement:

@@ -23,7 +23,7 @@ from questprof.units import format_us
 MOST_ROWS: Final = 500
 """Comparisons in the table, those that differ first."""
 LEAST_SHARED: Final = 2
-"""Points that two profiles must share to be two runs of one grid."""
+"""Points that two profiles must share to be two runs of one grid, and half of those of either."""
 
 
 def build(profiles: Sequence[Profile], prefix: str, lines: Lines) -> tuple[Block | None, str]:
@@ -48,7 +48,7 @@ def build(profiles: Sequence[Profile], prefix: str, lines: Lines) -> tuple[Block
     )
     verdict = Verdict("Two runs compared", (f"{headline(outcome)}.",))
     more = len(outcome.comparisons) - MOST_ROWS
-    cut = (f"{more} more rows: `questprof compare --all`.",) if more > 0 else ()
+    cut = (f"{more} more rows: questprof compare --all.",) if more > 0 else ()
     return block(intro, [panel], notes=(*statements(outcome), *cut), verdicts=(verdict,)), ""
 
 
@@ -56,7 +56,7 @@ def _overlapping(profiles: Sequence[Profile]) -> tuple[Profile, Profile] | None:
     timed = [({r.point_id for r in profile.records if r.kind == "sweep"}, profile) for profile in profiles]
     for i, (ours, base) in enumerate(timed):
         for theirs, new in timed[i + 1 :]:
-            if len(ours & theirs) >= LEAST_SHARED:
+            if len(ours & theirs) >= max(LEAST_SHARED, len(ours) / 2, len(theirs) / 2):
                 return base, new
     return None
 
@@ -85,7 +85,7 @@ def _curves(found: Sequence[Comparison], names: dict[int, str]) -> list[Curve]:
             [f"{names[id(one)]}, {stage}: {one.ratio:.3f}x, {one.verdict}, {MEASURED}" for one in own],
             [(one.low, one.high) for one in own],
             joined=False,
-            role=stage if stage in ("dense", "quest", "score", "select", "attend", "append") else "",
+            role=stage if stage in ("dense", "quest", "score", "select", "attend", "append") else "ink",
         )
         for stage, own in stages.items()
     ]

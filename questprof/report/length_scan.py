@@ -16,6 +16,7 @@ from questprof.report.records import Lines
 from questprof.report.scanned import rows_of
 from questprof.report.section import Block, Context, Verdict, selectors
 from questprof.report.table import table, why_no_tails
+from questprof.report.verdict import USUAL_BUDGET, told_first
 from questprof.rows import ALL, Row, Series
 from questprof.scan import series, setting_key
 from questprof.units import format_bytes, format_count
@@ -46,7 +47,8 @@ def build(profile: Profile, prefix: str, page: Context) -> Block | None:
     rows = rows_of(profile)
     if not rows:
         return None
-    panels = _panels(series(rows))
+    every = series(rows)
+    panels, first = _panels(every), told_first(every)
     outlooks = [outlook(panel.series, tuple(stored().values())) for panel in panels]
     shown = [
         _panel(panel, found, f"{prefix}-{i}", page.lines)
@@ -56,6 +58,7 @@ def build(profile: Profile, prefix: str, page: Context) -> Block | None:
         "panels": shown,
         "overview": _plain(overview(outlooks)) if len(panels) > 1 else None,
         "selectors": selectors([panel.settings for panel in panels]),
+        "chosen": next(panel.settings for panel in panels if any(one is first for one in panel.series)),
         "units": [{"key": key, "name": name} for key, name, _, _ in UNITS],
         "not_ok": _not_ok(rows),
         "alarms": tuple(dict.fromkeys(alarm for row in rows for alarm in row.alarms)),
@@ -149,10 +152,11 @@ def _plain(one: Table) -> dict[str, Any]:
 
 
 def _focus(found: Sequence[Series], drawn: Sequence[int]) -> int:
-    """Budget whose stages are shown first: the middle one of those drawn that are below some length."""
+    """Budget whose stages are shown first, of those below some length: the usual, or the middle one."""
     there = [one for one in found if one.token_budget in drawn]
     useful = [one for one in there if not all(row.trivial for row in one.rows)] or there
-    return useful[(len(useful) - 1) // 2].token_budget
+    budgets = [one.token_budget for one in useful]
+    return USUAL_BUDGET if USUAL_BUDGET in budgets else budgets[(len(budgets) - 1) // 2]
 
 
 def _verdicts(panels: Sequence[Panel]) -> tuple[Verdict, ...]:

@@ -7,9 +7,9 @@
   const plain = [...document.querySelectorAll(".plain-figure")];
   const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
   const COLOURS = { "dense-floor": "dense", "quest-floor": "quest", ceiling: "muted", crossing: "ink", predicted: "ink" };
-  const CONFIG = { displaylogo: false, responsive: true, showSendToCloud: false, plotlyServerURL: "",
+  const CONFIG = { displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
-  const NARROW = 520, LEGEND_ENTRY = 135, PLAIN_ENTRY = 215, LEGEND_ROW = 20, TICKS_AND_TITLE = 90;
+  const NARROW = 520, LEGEND_ENTRY = 135, PLAIN_ENTRY = 215, LEGEND_ROW = 20, TICKS_AND_TITLE = 90, CELL_HEIGHT = 18, CELL_WIDTH = 24;
 
   const digits = (value) => (value >= 100 ? String(Math.round(value)) : String(Number(value.toPrecision(3))));
   const tokens = (length) => (length < 1024 ? `${Math.round(length)}` : `${Number((length / 1024).toPrecision(3))}k`);
@@ -77,10 +77,13 @@
   const axisLines = () => ({ gridcolor: colour("grid"), linecolor: colour("muted"), zeroline: false, ticks: "outside", tickcolor: colour("grid") });
 
   // What all figures share: colours of the theme, margins, a legend below in rows of `entry` pixels.
-  function frame(width, entries, right, entry) {
+  function frame(plot, entries, right, entry) {
+    const width = plot.clientWidth;
     const left = width < NARROW ? 48 : 64;
     // The legend is as wide as the axes, and plotly moves these right until tick labels and title fit.
     const legendRows = Math.ceil(entries / Math.max(1, Math.floor((width - Math.max(left, TICKS_AND_TITLE) - right) / (entry + 45))));
+    // plotly gives a legend half of the figure, and beyond that a scroll bar of its own
+    if (legendRows) plot.style.minHeight = `${2 * (legendRows + 1) * LEGEND_ROW}px`;
     return {
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
@@ -94,13 +97,13 @@
     };
   }
 
-  function layout(spec, unit, budget, width, entries) {
+  function layout(spec, unit, budget, plot, entries) {
     const crossing = spec.crossings.find((one) => one.budget === budget);
     const ticks = spec.layout.xaxis.tickvals;
     const { title, type } = spec.units[unit];
     return {
       ...spec.layout,
-      ...frame(width, entries, spec.budgets.length > 1 ? 52 : 16, LEGEND_ENTRY),
+      ...frame(plot, entries, spec.budgets.length > 1 ? 52 : 16, LEGEND_ENTRY),
       uirevision: unit,
       xaxis: { ...spec.layout.xaxis, ...axisLines() },
       yaxis: { ...axisLines(), type, automargin: true, title: { text: title, standoff: 8 }, rangemode: type === "linear" ? "tozero" : "normal",
@@ -110,9 +113,11 @@
   }
 
   // Plotly draws, and what was a picture by its label becomes a group: its buttons can be reached with the keyboard.
-  function plotted(plot, traces, layout, width) {
+  // The size is told: left to itself, a figure drawn again for paper keeps that of the screen.
+  function plotted(plot, traces, layout) {
+    const width = plot.clientWidth;
     plot.setAttribute("role", "group");
-    Plotly.react(plot, traces, layout, { ...CONFIG, displayModeBar: width < NARROW ? false : "hover" });
+    Plotly.react(plot, traces, { ...layout, width, height: plot.clientHeight }, { ...CONFIG, displayModeBar: width < NARROW ? false : "hover" });
   }
 
   function draw(panel) {
@@ -131,15 +136,15 @@
     const plot = panel.querySelector(".plot");
     const traces = spec.data.map((trace) => restyled(trace, unit, budget));
     const entries = traces.filter((trace) => trace.visible && trace.showlegend !== false).length;
-    const width = plot.clientWidth;
-    plotted(plot, traces, layout(spec, unit, budget, width, entries), width);
+    plotted(plot, traces, layout(spec, unit, budget, plot, entries));
   }
 
-  // Cells from the paper's colour to the role's; every cell carries its number, so that no colour has to be read.
-  function heatMap(trace, paint) {
+  // Cells from the paper's colour to the role's; every cell that has room carries its number, so that no colour has to be read.
+  function heatMap(trace, paint, width) {
+    const text = (width - TICKS_AND_TITLE) / trace.x.length < CELL_WIDTH ? "" : "%{text}";
     const shade = (alpha) => `rgba(${[1, 3, 5].map((i) => parseInt(paint.slice(i, i + 2), 16)).join()},${alpha})`;
     return { ...trace, hoverinfo: "text", hovertext: trace.meta.hover, colorscale: [[0, shade(0.06)], [1, shade(0.5)]],
-      showscale: false, xgap: 3, ygap: 3, textfont: { color: colour("ink"), size: 13 }, texttemplate: trace.texttemplate || "%{text}", hoverongaps: false };
+      showscale: false, xgap: 3, ygap: 3, textfont: { size: 13, ...trace.textfont, color: colour("ink") }, texttemplate: text, hoverongaps: false };
   }
 
   // A figure without controls: a trace's role is its colour, its hover texts come escaped.
@@ -148,20 +153,23 @@
     const spec = figure.spec || (figure.spec = JSON.parse(figure.querySelector(".figure-data").textContent));
     const plot = figure.querySelector(".plot");
     const width = plot.clientWidth;
+    const map = spec.data.find((trace) => trace.type === "heatmap");
+    if (map) plot.style.minHeight = `${map.y.length * CELL_HEIGHT + 2 * TICKS_AND_TITLE}px`;
     const traces = spec.data.map((trace) => {
       const paint = colour(trace.meta.role);
-      if (trace.type === "heatmap") return heatMap(trace, paint);
+      if (trace.type === "heatmap") return heatMap(trace, paint, width);
       return { ...trace, hoverinfo: "text", hovertext: trace.meta.hover, line: { ...trace.line, color: paint, width: 2 },
         marker: { ...trace.marker, color: paint, size: 9 },
         ...(trace.error_y ? { error_y: { ...trace.error_y, color: paint, thickness: 1.2, width: 3 } } : {}) };
     });
     const { xaxis, yaxis, barmode } = spec.layout;
     const ticks = (axis) => (axis.type === "log" && !axis.tickvals ? { tickformat: "~r", dtick: 1 } : { tickformat: "~g" });
-    const axes = { xaxis: { ...xaxis, ...axisLines(), ...(xaxis.tickvals ? {} : ticks(xaxis)) },
-      yaxis: { ...yaxis, ...axisLines(), ...ticks(yaxis), automargin: true } };
-    const entries = traces.filter((one) => one.showlegend !== false).length;
-    plotted(plot, traces, { ...frame(width, entries, 16, PLAIN_ENTRY), ...axes, ...(barmode ? { barmode } : {}),
-      showlegend: traces.some((trace) => trace.type !== "heatmap") }, width);
+    const lines = { ...axisLines(), showgrid: !map };  // a cell lets the grid through, across its number
+    const axes = { xaxis: { ...xaxis, ...lines, ...(xaxis.tickvals ? {} : ticks(xaxis)) },
+      yaxis: { ...yaxis, ...lines, ...ticks(yaxis), automargin: true } };
+    const entries = map ? 0 : traces.filter((one) => one.showlegend !== false).length;
+    plotted(plot, traces, { ...frame(plot, entries, 16, PLAIN_ENTRY), ...axes, ...(barmode ? { barmode } : {}),
+      showlegend: !map });
   }
 
   // Shows the panel that agrees with most selectors, the one just changed before all others.

@@ -22,6 +22,7 @@ from questprof.units import format_count, format_ratio, format_us, six_digits
 MOST_CELLS: Final = 400
 Place = tuple[int, int]
 """(page_size, token_budget)."""
+Counted = Mapping[tuple[str, int, int, int], tuple[float, str]]
 
 
 class Quantity(NamedTuple):
@@ -47,7 +48,9 @@ def build(profile: Profile, prefix: str, page: Context) -> Block | None:
     if not planes:
         return None
     joined = next((one for one in page.evidence if one.times is profile), None)
-    ratios, masses = _counted(joined), _masses(joined)
+    layouts = {rows[0].point.summary_layout for rows in planes.values()}
+    ratios = {place: ratio for place, ratio in _counted(joined).items() if place[0] in layouts}
+    masses = _masses(joined)
     panels = [
         _panel(f"{prefix}-{i}", rows, ratios, masses, page.lines)
         for i, (_, rows) in enumerate(sorted(planes.items(), key=lambda one: one[0]), start=1)
@@ -66,9 +69,9 @@ def _is_plane(rows: Sequence[Row]) -> bool:
     return len(sizes) > 1 and len(budgets) > 1 and len(sizes) * len(budgets) <= MOST_CELLS
 
 
-def _counted(joined: Evidence | None) -> dict[tuple[int, int, int], tuple[float, str]]:
-    """Counted read ratio and its source by (seq_len, page_size, token_budget), of batch 1."""
-    found = {}
+def _counted(joined: Evidence | None) -> Counted:
+    """Counted read ratio and its source by (layout of the summary, length, page size, budget), of batch 1."""
+    found: dict[tuple[str, int, int, int], tuple[float, str]] = {}
     for profile in joined.bytes if joined else ():
         for judgement in judge_profile(profile):
             point = judgement.point
@@ -76,7 +79,8 @@ def _counted(joined: Evidence | None) -> dict[tuple[int, int, int], tuple[float,
             if ratio and ratio.counted and joined and heads_of(point.shape) == heads_of(joined.shape):
                 source = "measured: hardware counters" if ratio.source == "ncu" else "counted: address trace"
                 if point.batch_size == 1 and point.policy == "quest":
-                    found[point.seq_len, point.page_size, point.token_budget] = (ratio.counted, source)
+                    place = point.summary_layout, point.seq_len, point.page_size, point.token_budget
+                    found[place] = (ratio.counted, source)
     return found
 
 
@@ -98,13 +102,14 @@ def _masses(joined: Evidence | None) -> dict[Place, float]:
 def _panel(
     uid: str,
     rows: Sequence[Row],
-    ratios: Mapping[tuple[int, int, int], tuple[float, str]],
+    ratios: Counted,
     masses: Mapping[Place, float],
     lines: Lines,
 ) -> Panel:
     by_place = {(row.page_size, row.token_budget): row for row in rows}
     length, batch = rows[0].seq_len, rows[0].batch_size
-    counted = {p: ratios[length, *p] for p in by_place if (length, *p) in ratios} if batch == 1 else {}
+    key = rows[0].point.summary_layout, length
+    counted = {p: ratios[*key, *p] for p in by_place if (*key, *p) in ratios} if batch == 1 else {}
     kept = {place: masses[place] for place in by_place if place in masses}
     source = next((source for _, source in counted.values()), "")
     quantities = [
@@ -194,7 +199,8 @@ def _values(place: Place, row: Row, shown: Sequence[Quantity]) -> list[Cell]:
 
 def _absent(joined: Evidence | None, ratios: Mapping[Any, Any], masses: Mapping[Any, Any]) -> tuple[str, ...]:
     """What the plane could show beside time, and what fills it."""
-    said = () if ratios else ("No counted bytes: `questprof bytes` with the same page sizes and budgets.",)
+    counts = "No counted bytes of this setting: questprof bytes counts them, at the same pages and budgets."
+    said = () if ratios else (counts,)
     if joined is None or not joined.recall:
-        return (*said, "No attention mass: `questprof recall` of a model of this shape.")
+        return (*said, "No attention mass: questprof recall tells it, of a model of this shape.")
     return said if masses else (*said, "No attention mass at these page sizes and budgets.")

@@ -163,7 +163,7 @@ class Pen:
         self, ends: tuple[float, float, float, float], colour: str, hatch: str = "", alpha: float = 1
     ) -> None:
         """A filled rectangle, x and y of two corners; with a hatch it is drawn and not filled."""
-        from matplotlib.colors import to_rgb
+        from matplotlib.colors import to_rgb, to_rgba
 
         left, bottom, right, top = ends
         corners = [(left, bottom), (right, bottom), (right, top), (left, top), (left, bottom)]
@@ -171,7 +171,7 @@ class Pen:
         gc.set_alpha(alpha)
         if hatch:
             gc.set_hatch(hatch)
-            gc.set_hatch_color(to_rgb(colour))
+            gc.set_hatch_color(to_rgba(colour))  # matplotlib before 3.10 reads the alpha too
         self.renderer.draw_path(gc, self._path(corners), self._plain, None if hatch else to_rgb(colour))
 
     def _context(self, colour: str, width: float) -> Any:
@@ -204,6 +204,7 @@ def _yaxis(own: Trace, unit: Trace, traces: Sequence[Trace], base: float) -> Axi
     if _is_map(traces):
         return _named(traces[0]["y"], ends, {})
     values = [y for trace in traces for y in heights(trace) if drawable(y)]
+    values += [y for trace in traces for both in _ends(trace) for y in both if drawable(y)]
     bars = [trace for trace in traces if trace.get("type") == "bar"]
     if bars:
         values += [0.0, *_stacked(bars)]

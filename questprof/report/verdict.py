@@ -62,11 +62,20 @@ class Answer:
 
 def answers(found: Evidence) -> tuple[Answer, ...]:
     """One Answer a batch size of `found`, requests of equal lengths before ragged ones."""
+    return tuple(_answer(found, group) for group in _by_batch(series(found.rows)))
+
+
+def told_first(found: Iterable[Series]) -> Series:
+    """What the first sentence is about."""
+    return _main(_by_batch(found)[0])
+
+
+def _by_batch(found: Iterable[Series]) -> list[list[Series]]:
     groups: dict[tuple[bool, int], list[Series]] = {}
-    for one in series(found.rows):
+    for one in found:
         point = one.rows[0].point
         groups.setdefault((bool(point.seq_lens), point.batch_size), []).append(one)
-    return tuple(_answer(found, groups[key]) for key in sorted(groups))
+    return [groups[key] for key in sorted(groups)]
 
 
 def _answer(found: Evidence, group: Sequence[Series]) -> Answer:
@@ -118,7 +127,7 @@ def _sentence(found: Evidence, one: Series, parts: Sequence[Part]) -> str:
     gains.append(f"{token.value} per token" if token.value else f"per token {NOT_MEASURED}")
     gains.append(f"at attention mass {mass.value}" if mass.value else f"attention mass {NOT_MEASURED}")
     checked = f"bytes check {counted.value or 'not run'}"
-    limited = f"limited by {limit.value}" if limit.value else "what limits it is not known"
+    limited = f"attention limited by {limit.value}" if limit.value else "what limits it is not known"
     return f"{said}; {', '.join(gains)}; {checked}; {limited}."
 
 
@@ -201,6 +210,8 @@ def _per_token(found: Evidence, one: Series, row: Row | None) -> Part:
     told, others = near[0], near[1:]
     at = "" if row and told.point.seq_len == row.seq_len else f" at {format_count(told.point.seq_len)}"
     source = f"measured: clock, whole decode step, {_weights(told.point)} weights"
+    layout = told.point.summary_layout
+    source += f", {layout} summary" * (layout != one.summary_layout)
     source += "".join(f"; {format_speed_up(one.speedup)} with {_weights(one.point)}" for one in others[:3])
     return Part("Per token", format_speed_up(told.speedup) + at + " (warm)" * told.warm, source)
 
@@ -235,6 +246,7 @@ def _mass(found: Evidence, one: Series, row: Row | None) -> Part:
 
 
 def _bytes(found: Evidence, one: Series, row: Row | None) -> Part:
+    """The check of the layout of the summary that was timed; of another one only where it has none."""
     from questprof.bytecheck.judge import judge_profile
 
     judged = [
@@ -243,16 +255,34 @@ def _bytes(found: Evidence, one: Series, row: Row | None) -> Part:
         for judgement in judge_profile(profile)
         if heads_of(judgement.point.shape) == heads_of(found.shape) and judgement.sources
     ]
+    command = _command("bytes --check-formula", one, row, "bytes.jsonl")
     if not judged:
-        command = _command("bytes --check-formula", one, row, "bytes.jsonl")
         return Part("Bytes check", "", "whether the bytes are really not read was not counted", command)
+    same = [j for j in judged if j.point.summary_layout == one.summary_layout or j.point.policy == "dense"]
+    others = dict.fromkeys(j.point.summary_layout for j in judged if j not in same)
+    only = f" ({', '.join(others)} summary)" if not same else ""
+    judged = same or judged
     fell = Counter(judgement.holds for judgement in judged)
     how = {"ncu": "measured: hardware counters", "trace": "counted: address trace"}
     sources = dict.fromkeys(how[s] for judgement in judged for s in judgement.sources if s in how)
-    source = f"{fell[True]} of {len(judged)} points hold, {', '.join(sources) or 'modelled: formula'}"
+    where = _where([judgement.point for judgement in judged])
+    source = (
+        f"{fell[True]} of {len(judged)} points hold ({where}), {', '.join(sources) or 'modelled: formula'}"
+    )
+    source += f"; the {one.summary_layout} one, which was timed, was not counted" * bool(only)
+    command = command if only else ""
     if fell[False]:
-        return Part("Bytes check", "failed", f"{fell[False]} of {len(judged)} points fail; {source}")
-    return Part("Bytes check", "passed" if fell[True] else "inconclusive", source)
+        told = f"{fell[False]} of {len(judged)} points fail; {source}"
+        return Part("Bytes check", f"failed{only}", told, command)
+    return Part("Bytes check", f"{'passed' if fell[True] else 'inconclusive'}{only}", source, command)
+
+
+def _where(points: Sequence[Point]) -> str:
+    """`batch 1, 2k to 128k`."""
+    batches = sorted({point.batch_size for point in points})
+    lengths = sorted({max(point.lengths) for point in points})
+    span = " to ".join(dict.fromkeys(format_count(lengths[i]) for i in (0, -1)))
+    return f"batch {', '.join(map(str, batches))}, {span}"
 
 
 def _limit(found: Evidence, one: Series, row: Row | None) -> Part:
@@ -263,14 +293,16 @@ def _limit(found: Evidence, one: Series, row: Row | None) -> Part:
         if row and stage in row.stats and stage not in row.impossible
     }
     if not (row and stages):
-        return Part("Limited by", "", "no stage was timed at this point")
+        return Part("Attention limited by", "", "no stage was timed at this point")
     stage = max(stages, key=lambda name: stages[name])
     share = stages[stage] / sum(stages.values())
     source = f"{share:.0%} of its stages' time at {format_count(row.seq_len)}, measured: clock"
     command = "" if found.roofs else _command("roofline", one, row, "roofline.jsonl")
     roof = _roof(found, row, stage)
     source += f"; {roof}" if roof else ""
-    return Part("Limited by", stage, source + ("; no roofs were measured" if command else ""), command)
+    return Part(
+        "Attention limited by", stage, source + ("; no other roof was measured" if command else ""), command
+    )
 
 
 def _roof(found: Evidence, row: Row, stage: str) -> str:
@@ -346,6 +378,6 @@ def _shape_options(shape: Shape, whole: bool) -> str:
 def fallback(profiles: Sequence[Profile], has_verdicts: bool) -> str:
     """What stands in place of an answer where no Quest point was timed."""
     if has_verdicts:
-        return "How much faster Quest is was not timed here: questprof sweep does."
+        return "How much faster Quest is was not timed here; questprof sweep times it."
     held = "these profiles hold" if len(profiles) > 1 else "this profile holds"
     return f"No verdict: {held} no Quest points. questprof sweep times them."

@@ -79,22 +79,23 @@ def test_terms_have_colours_of_their_own_in_both_themes(opened):
 
 
 def test_hovering_tells_a_term_and_its_source(opened):
+    """8k in pages of 16: 512 pages x 2 x 32 heads x 128 x 2 B = 8 MiB."""
     page = opened()
     page.evaluate(f"Plotly.Fx.hover({PLOT}, [{{curveNumber: 0, pointNumber: 0}}])")
     text = page.evaluate(f"{PLOT}.querySelector('.hoverlayer').textContent")
-    assert "8k tokens, summary, eq. (10): 16 MiB" in text
+    assert "8k tokens, summary, eq. (10): 8 MiB" in text
     assert "modelled: formula" in text
 
 
 def test_a_selector_shows_another_panel(opened):
     page = opened()
     title = f"{SHOWN}.querySelector('h3').textContent"
-    assert "page size 8" in page.evaluate(title)
+    assert "page size 16" in page.evaluate(title)
     page.evaluate(
         f"""(() => {{ const select = {SECTION}.querySelector('select[data-setting="Page size"]');
-        select.value = '16'; select.dispatchEvent(new Event('change')); }})()"""
+        select.value = '8'; select.dispatchEvent(new Event('change')); }})()"""
     )
-    assert "page size 16" in page.evaluate(title)
+    assert "page size 8" in page.evaluate(title)
     assert page.evaluate(f"{SECTION}.querySelectorAll('.panel:not([hidden])').length") == 1
 
 

@@ -359,3 +359,14 @@ def test_budgets_of_the_length_itself_are_one_curve(page_of):
     )
     assert "all" in [text for _, text in page.all("span")]
     assert "Budget all: it covers every length measured" in page.text
+
+
+def test_the_stages_shown_first_are_of_the_budget_that_the_verdict_is_about(parse):
+    """2048, where it was timed; otherwise the middle one."""
+    long = [
+        dense(32768, 400.0),
+        *(quest(32768, (10.0, 2.0, 20.0), budget=b) for b in (512, 1024, 2048, 4096)),
+    ]
+    for records, first in ((long, 2048), ([r for r in long if r.point.token_budget != 2048], 1024)):
+        page = parse(render([profile(*records)], plotlyjs="cdn"))
+        assert page.figures[0]["focus"] == first

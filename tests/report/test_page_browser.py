@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, chromium
+from bytes_records import traced
 from everything import SECTIONS, everything
 from msgspec.structs import replace
 
 from profiles import SHAPE, dense, profile, quest, two_baselines
+from questprof.model import Point
 from questprof.report import write_report
 
 pytestmark = pytest.mark.skipif(
@@ -238,6 +240,53 @@ def test_paper_is_light_has_no_buttons_and_opens_what_is_folded(opened):
     found.view(1280, 900)
 
 
+def test_a_figure_drawn_for_paper_is_as_wide_as_the_paper(opened):
+    """What is drawn while the browser lays the page out for paper has that width, not the screen's."""
+    found = opened(900)
+    found.evaluate(
+        "window.drawn = []; const react = Plotly.react; Plotly.react = function (plot) {"
+        "const said = react.apply(this, arguments);"
+        "if (matchMedia('print').matches) drawn.push([plot.clientWidth, plot._fullLayout.width]);"
+        "return said; }; true"
+    )
+    found.call("Page.printToPDF", preferCSSPageSize=True)
+    drawn = json.loads(found.evaluate("JSON.stringify(drawn)"))
+    assert drawn
+    assert all(width == pytest.approx(paper, abs=1) for paper, width in drawn)
+    found.wait_for(f"{PLOTS}.every((plot) => Math.abs(plot._fullLayout.width - plot.clientWidth) <= 1)")
+
+
+def test_a_long_verdict_starts_below_the_question_on_paper(opened):
+    """Where it must not break it goes to the next page, and the first one stays empty."""
+    found = opened()
+    found.view(1100, 900, print_media=True)
+    assert found.evaluate("getComputedStyle(document.querySelector('.verdict')).breakInside") == "auto"
+    found.view(1280, 900)
+
+
+def test_a_long_table_scrolls_on_its_own_below_its_heads(opened, tmp_path):
+    records = [r for seed in range(30) for r in two_baselines(seed=seed)]
+    found = opened(path=write_report([profile(*records)], tmp_path / "long.html"))
+    box = "[...document.querySelectorAll('.table-box')].find((b) => b.scrollHeight > b.clientHeight + 200)"
+    top = f"(() => {{ const b = {box}; b.scrollTop = 150; const of = (e) => e.getBoundingClientRect().top;"
+    assert abs(found.evaluate(f"{top} return of(b.querySelector('thead')) - of(b); }})()")) < 3
+    found.view(1100, 900, print_media=True)
+    assert found.evaluate(
+        "[...document.querySelectorAll('.table-box')].every((b) => b.scrollHeight <= b.clientHeight + 1)"
+    )
+    found.view(1280, 900)
+
+
+def test_a_long_setting_fits_on_a_phone(opened, tmp_path):
+    shape = replace(SHAPE, name="a-model-whose-name-is-longer-than-a-phone-is-wide-7b-instruct-v0.3-128k")
+    records = [*two_baselines(shape=shape), *two_baselines()]
+    found = opened(390, path=write_report([profile(*records)], tmp_path / "phone.html"))
+    assert found.evaluate("document.scrollingElement.scrollWidth") <= 390
+    selects = "[...document.querySelectorAll('select')].filter((one) => one.clientWidth)"
+    assert found.evaluate(f"{selects}.length") > 0
+    assert found.evaluate(f"{selects}.every((one) => one.getBoundingClientRect().right <= 390)")
+
+
 def test_nothing_is_wider_than_a_phone(opened):
     found = opened(390)
     assert found.evaluate("document.scrollingElement.scrollWidth") <= 390
@@ -273,6 +322,28 @@ def test_a_comparison_of_two_runs_is_drawn(opened):
     names = "document.querySelector('#comparison .plot').data.map((t) => t.name).sort().join()"
     assert found.evaluate(names) == "append,append_kv,attend,dense,quest,score,select"
     assert "same" in found.evaluate("document.querySelector('#comparison').textContent")
+    colours = "document.querySelector('#comparison .plot').data.map((t) => t.marker.color)"
+    assert found.evaluate(f"new Set({colours}).size") == 7
+
+
+def test_a_long_legend_has_no_scroll_bar_of_its_own(opened, tmp_path):
+    """plotly gives it half of the figure at most."""
+    many = [dense(r.point.seq_len, 90.0, backend=f"b{n}") for r in two_baselines()[::4] for n in range(12)]
+    found = opened(390, path=write_report([profile(*two_baselines(), *many)], tmp_path / "legend.html"))
+    assert found.evaluate("document.querySelectorAll('.legend .traces').length") > 15
+    bars = "[...document.querySelectorAll('.legend .scrollbar')].filter((bar) => +bar.getAttribute('height'))"
+    assert found.evaluate(f"{bars}.map((bar) => bar.closest('section').id).join()") == ""
+
+
+def test_a_section_begins_with_what_the_verdict_is_about(opened, tmp_path):
+    """Pages of 16 and a budget of 2048, whatever comes first."""
+    cases = [(size, budget) for size in (8, 16, 32) for budget in (1024, 2048)]
+    counted = [traced(Point(SHAPE, 8192, page_size=size, token_budget=budget)) for size, budget in cases]
+    timed = [r for size in (8, 16, 32) for r in two_baselines(page_size=size)]
+    found = opened(path=write_report([profile(*timed, *counted)], tmp_path / "first.html"))
+    chosen = "(id) => [...document.querySelectorAll(`#p1-${id} select`)].map((one) => one.value).join()"
+    assert found.evaluate(f"({chosen})('length-scan')") == "16"
+    assert found.evaluate(f"({chosen})('bytes')") == "16,2048"
 
 
 def test_a_page_of_many_settings_opens(opened, tmp_path):

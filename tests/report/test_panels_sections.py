@@ -74,6 +74,14 @@ def test_the_plane_joins_counted_bytes(section_of):
     assert "No counted bytes" not in section.html
 
 
+def test_bytes_of_another_layout_of_the_summary_are_not_of_the_plane(section_of):
+    """A transposed summary is read in half: counts of a paired one beside it would seem a failed check."""
+    counted = [traced(Point(SHAPE, 8192, page_size=s, token_budget=b)) for s in (16, 32) for b in (512, 1024)]
+    section = section_of("plane", profile(*grid(summary_layout="transposed")), profile(*counted))
+    assert "counted: address trace" not in section.html
+    assert "No counted bytes" in section.html
+
+
 def test_lengths_within_the_budget_are_no_plane(section_of):
     short = [dense(512, 9.0, page_size=s) for s in (16, 32)]
     short += [quest(512, (1.0, 1.0, 1.0), budget=b, page_size=s) for s in (16, 32) for b in (512, 1024)]
@@ -154,6 +162,16 @@ def test_two_runs_are_compared_and_a_slower_one_is_found(parse, section_of):
     assert "new.jsonl, line" in section.html
     page = parse(render(list(given), plotlyjs="cdn"))
     assert "#comparison" in [attrs["href"] for attrs, _ in page.all("a")]
+
+
+def test_a_few_points_of_a_grid_again_are_no_second_run_of_it(section_of):
+    """Such as those that stand under the roofs: all of them are in the grid, most of it is not in them."""
+    every = two_baselines()
+    few = [r for r in every if r.point.seq_len == every[0].point.seq_len]
+    again = {"started_at": "2026-01-03T03:04:05+00:00"}
+    assert len({r.point_id for r in few}) > 2
+    assert section_of("comparison", profile(*every), profile(*few, **again)) is None
+    assert section_of("comparison", profile(*every), profile(*every, **again)) is not None
 
 
 def test_profiles_of_other_machines_say_why_they_are_not_compared(parse):

@@ -50,6 +50,25 @@ def opened(browser: Browser, page_path: Path):
     assert browser.problems == []
 
 
+def test_no_line_of_the_grid_runs_through_a_number(opened) -> None:
+    """And a row is higher than its number, however many layers there are."""
+    page = opened()
+    assert page.evaluate(f"{PLOT}.querySelectorAll('.gridlayer path').length") == 0
+    assert (
+        page.evaluate(f"[{PLOT}._fullLayout.xaxis, {PLOT}._fullLayout.yaxis].some((a) => a.showgrid)")
+        is False
+    )
+    tall = f"""(() => {{
+        const figure = {PLOT}.closest('.plain-figure'), map = figure.spec.data[0];
+        map.y = Array.from({{ length: 60 }}, (_, i) => `${{i}}`);
+        map.z = map.y.map(() => [0.5, 1]);
+        map.text = map.meta.hover = map.y.map(() => ['50', '100']);
+        dispatchEvent(new Event('resize'));
+        }})()"""
+    page.evaluate(tall)
+    page.wait_for(f"{PLOT}._fullLayout.yaxis._length > 60 * 14")
+
+
 def test_cells_carry_their_numbers_with_layer_0_on_top(opened) -> None:
     """Rows from above: layer 0, then layer 3, whose head 1 keeps a quarter."""
     page = opened()

@@ -49,6 +49,14 @@ def test_marks_lie_where_the_numbers_say():
     assert linear[2][0] - linear[1][0] == pytest.approx(2 * (linear[1][0] - linear[0][0]), abs=0.3)
 
 
+def test_a_spread_stays_inside_the_frame():
+    """The first of 1, 2, 4 may lie from 0 to 10: where 10 and 0 would be is within the axes."""
+    spread = {"arrayminus": [1.0, 0.0, 0.0], "array": [9.0, 0.0, 0.0]}
+    (_, y1), _, (_, y4), _ = marks(picture(LINE | {"error_y": spread}))
+    unit = (y1 - y4) / 3
+    assert 8 < y4 - 6 * unit < y1 + unit < 8 + 270
+
+
 def test_bars_stand_on_each_other():
     bars = [
         {"type": "bar", "x": ["8k"], "y": [y], "name": str(y), "meta": {"role": "score"}}

@@ -59,14 +59,15 @@ def test_one_sentence_with_every_part_that_a_sweep_gives():
     answer, _ = only(profile(*two_baselines()))
     assert answer.sentence == (
         "On Toy GPU, toy, batch 1, budget 1024: Quest is faster from 2.1k; 7.3x at 32k in attention, "
-        "per token not measured, attention mass not measured; bytes check not run; limited by score."
+        "per token not measured, attention mass not measured; bytes check not run; attention limited by "
+        "score."
     )
-    assert "56% of its stages' time at 32k, measured: clock" in part(answer, "Limited by").source
+    assert "56% of its stages' time at 32k, measured: clock" in part(answer, "Attention limited by").source
     assert [one.name for one in answer.missing] == [
         "Per token",
         "Attention mass",
         "Bytes check",
-        "Limited by",
+        "Attention limited by",
     ]
 
 
@@ -87,9 +88,9 @@ def test_profiles_of_one_device_and_shape_make_one_sentence():
     answer, found = only(*(replace(one, name=NAMED[key]) for key, one in given.items()))
     assert answer.sentence == (
         "On Toy GPU, toy, batch 1, budget 2048: Quest is faster from 13k; 2.0x at 32k in attention, "
-        "1.60x per token, at attention mass 0.950; bytes check passed; limited by attend."
+        "1.60x per token, at attention mass 0.950; bytes check passed; attention limited by attend."
     )
-    assert part(answer, "Bytes check").source == "1 of 1 points hold, counted: address trace"
+    assert part(answer, "Bytes check").source == ("1 of 1 points hold (batch 1, 4k), counted: address trace")
     assert [one.name for one in found.used] == list(NAMED.values())
     assert found.apart == ()
 
@@ -121,11 +122,33 @@ def test_a_failed_bytes_check_is_said():
     assert part(answer, "Bytes check").source.startswith("1 of 1 points fail")
 
 
+def test_bytes_of_another_layout_are_not_those_of_the_kernels_that_were_timed():
+    """Counted with the paired summary, timed with the transposed one: said, and what counts the latter."""
+    timed = profile(*at_2048(summary_layout="transposed"))
+    answer, _ = only(timed, profile(traced()))
+    assert "bytes check passed (paired summary)" in answer.sentence
+    told = part(answer, "Bytes check")
+    assert told.source.endswith("; the transposed one, which was timed, was not counted")
+    assert told.command.startswith("questprof bytes --check-formula")
+    both = profile(traced(), traced(Point(SHAPE, 4096, token_budget=1024, summary_layout="transposed")))
+    told = part(only(timed, both)[0], "Bytes check")
+    assert (told.value, told.command) == ("passed", "")
+    assert told.source.startswith("1 of 1 points hold")
+
+
+def test_the_first_screen_says_what_its_words_mean(parse):
+    page = parse(render([profile(*at_2048())], plotlyjs="cdn"))
+    first = page.text.partition("Contents")[0]
+    meanings = first.partition("Quest keeps a")[2]
+    for word in ("summary", "score", "select", "attend", "Attention mass", "budget", "per token"):
+        assert word in meanings
+
+
 def test_the_roof_that_bounds_the_slowest_stage():
     records = [with_bytes(dense(8192, 8.4), 4194304), with_bytes(quest(8192, (2.0, 2.0, 4.0)), 1_000_000)]
     answer, _ = only(profile(*records, roofs=ROOFS))
-    assert not part(answer, "Limited by").command
-    assert re.search(r"(bound by|under) \w+ \(\d+%\)", part(answer, "Limited by").source)
+    assert not part(answer, "Attention limited by").command
+    assert re.search(r"(bound by|under) \w+ \(\d+%\)", part(answer, "Attention limited by").source)
 
 
 def test_another_device_and_another_shape_stay_apart_and_are_named():
