@@ -12,9 +12,9 @@ from questprof.counts import Source
 from questprof.model import Point, Profile
 from questprof.report.bytes_figure import stack_figure
 from questprof.report.bytes_tables import other_tables, ratio_tables, stage_table, term_table
+from questprof.report.evidence import USUAL_BUDGET, USUAL_PAGE_SIZE
 from questprof.report.length_scan import shape_text
 from questprof.report.section import Block, Verdict, selectors
-from questprof.report.verdict import USUAL_BUDGET, USUAL_PAGE_SIZE
 from questprof.scan import point_key
 
 COUNTED: Final[dict[Source, str]] = {"ncu": "measured", "trace": "counted", "formula": "modelled"}

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from questprof.model import Environment, Profile, Record, Shape
 from questprof.report.scanned import rows_of
 from questprof.rows import Row
 from questprof.sweep.merge import rank
+
+USUAL_LENGTH: Final = 32768
+USUAL_BUDGET: Final = 2048
+USUAL_PAGE_SIZE: Final = 16
+"""What a page speaks of where it has the choice."""
 
 Heads = tuple[int, int, int]
 

@@ -11,12 +11,13 @@ from questprof.crossover.tables import MODELLED, NOTES, Table, overview, tables
 from questprof.crossover.traffic import stored
 from questprof.grid import NORMAL_DATA
 from questprof.model import Point, Profile, Shape
+from questprof.report.evidence import USUAL_BUDGET
 from questprof.report.figure import UNITS, figure
 from questprof.report.records import Lines
 from questprof.report.scanned import rows_of
 from questprof.report.section import Block, Context, Verdict, selectors
 from questprof.report.table import table, why_no_tails
-from questprof.report.verdict import USUAL_BUDGET, told_first
+from questprof.report.verdict import told_first
 from questprof.rows import ALL, Row, Series
 from questprof.scan import series, setting_key
 from questprof.units import format_bytes, format_count

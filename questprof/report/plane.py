@@ -9,12 +9,11 @@ from questprof.bytecheck.judge import judge_profile
 from questprof.crossover.tables import MEASURED, MODELLED
 from questprof.model import Profile
 from questprof.points import setting
-from questprof.report.evidence import Evidence, heads_of
+from questprof.report.evidence import USUAL_LENGTH, Evidence, heads_of
 from questprof.report.panels import Cell, Figure, Panel, block, number, table, times
 from questprof.report.records import Lines
 from questprof.report.scanned import rows_of
 from questprof.report.section import Block, Context
-from questprof.report.verdict import USUAL_LENGTH
 from questprof.rows import Row
 from questprof.scan import point_key
 from questprof.units import format_count, format_ratio, format_us, six_digits
