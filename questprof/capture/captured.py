@@ -21,6 +21,7 @@ from questprof.capture.header import (
     check_header,
     file_header,
     fp32_bytes,
+    least_header_bytes,
 )
 from questprof.errors import QuestprofError
 
@@ -152,7 +153,7 @@ def _check_table(path: Path, table: dict[str, object], header: CaptureHeader, te
                     f"layers.{layer}.{name} has the shape {has}, its header asks for {list(shape)}: "
                     "tensors of another model or text",
                 )
-    if text != file_header(header)[LENGTH_BYTES:]:
+    if len(text) < least_header_bytes(header) or text != file_header(header)[LENGTH_BYTES:]:
         raise _altered(path, "its list of tensors is not the one that was written")
 
 

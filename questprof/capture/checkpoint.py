@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from questprof.errors import Exit, QuestprofError
 
@@ -84,14 +86,22 @@ def demo_checkpoint(package: str = DEMO_PACKAGE) -> Checkpoint:
     )
 
 
+class _Index(msgspec.Struct):
+    weight_map: Annotated[dict[str, str], msgspec.Meta(min_length=1)]
+    """Weights and the file that holds each."""
+
+
 def _weight_files(folder: Path) -> list[Path]:
-    """model.safetensors, or the parts that its index names; QuestprofError where they are not all there."""
+    """model.safetensors, or else the parts that its index names, as transformers reads them.
+
+    QuestprofError where they are not all there.
+    """
     index = folder / "model.safetensors.index.json"
     names = ["model.safetensors"]
-    if index.is_file():
+    if index.is_file() and not (folder / names[0]).is_file():
         try:
-            names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+            names = sorted(set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values()))
+        except (OSError, ValueError, RecursionError) as error:
             raise QuestprofError(
                 f"model {folder}", f"{index.name} is damaged", "Restore the model's files."
             ) from error

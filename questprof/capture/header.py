@@ -129,6 +129,11 @@ def check_header(header: CaptureHeader) -> None:
         raise ValueError(f"{len(header.sha256)} digests for {len(header.layers)} layers")
 
 
+def least_header_bytes(header: CaptureHeader) -> int:
+    """Bytes that the digests alone of all the model's layers take: a cheap check before `file_header`."""
+    return header.num_layers * len(header.shapes()) * len(_NO_DIGEST)
+
+
 def _check_ascending(name: str, values: tuple[int, ...], end: int, what: str) -> None:
     if any(b <= a for a, b in itertools.pairwise(values)):
         raise ValueError(f"{name} do not ascend")

@@ -45,7 +45,8 @@ def load(checkpoint: Checkpoint, device: str) -> Loaded:
     register()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    source: dict[str, Any] = {"local_files_only": True}
+    # What a folder brings as Python is never run, nor is the user asked whether to.
+    source: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     if checkpoint.gguf:
         source["gguf_file"] = checkpoint.gguf
     with _explained(checkpoint):

@@ -130,6 +130,7 @@ def _run(checkpoint: Checkpoint, asked: Asked) -> Outcome:
 
 
 def _print(outcome: Outcome, output: Path, json: bool) -> None:
+    from questprof.printable import printable
     from questprof.units import format_bytes
 
     header = outcome.header
@@ -147,10 +148,11 @@ def _print(outcome: Outcome, output: Path, json: bool) -> None:
         return
     if outcome.generated:
         print(f"generated ({header.generation}): {outcome.generated!r}")
-    print(
+    said = (
         f"{header.model}: {header.num_tokens} tokens of {header.text}, "
         f"{len(header.query_positions)} queries, "
         f"{len(header.layers)} of {header.num_layers} layers, {header.num_qo_heads} query and "
         f"{header.num_kv_heads} KV heads of {header.head_dim}, fp32"
     )
-    print(f"{output} ({format_bytes(header.file_bytes)})")
+    print(printable(said))
+    print(printable(f"{output} ({format_bytes(header.file_bytes)})"))

@@ -205,6 +205,7 @@ def _sources(paths: Sequence[Path], synthetic: str | None, seed: int) -> dict[st
 
 def _show(profile: Profile, paths: Paths, timed: Sequence[Profile], json: bool) -> None:
     """Sentences and tables, or one JSON document; what failed goes to stderr."""
+    from questprof.printable import printable
     from questprof.recall.answers.display import print_answers
     from questprof.recall.display import print_recall
     from questprof.terminal import plain_console
@@ -220,7 +221,7 @@ def _show(profile: Profile, paths: Paths, timed: Sequence[Profile], json: bool) 
         if record.status == "wrong":
             point = record.point
             where = f"page {point.page_size} budget {point.token_budget} {point.policy}"
-            print(f"wrong: {where}: {record.reason}", file=sys.stderr)
+            print(printable(f"wrong: {where}: {record.reason}"), file=sys.stderr)
     if not json:
         for path in filter(None, paths):
             print(path)

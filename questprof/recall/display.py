@@ -12,6 +12,7 @@ from rich.table import Table
 
 from questprof.model import Profile, Record
 from questprof.recall.ablations import ablations, mean_mass
+from questprof.recall.answers.words import one_line
 from questprof.recall.rows import (
     SHARES,
     HeadRow,
@@ -70,11 +71,11 @@ def _traces(profile: Profile) -> list[TraceInfo]:
 
 
 def _evaluated(info: TraceInfo) -> str:
-    text = f" of {info.text}" if info.text else ""
+    text = f" of {one_line(info.text)}" if info.text else ""
     positions = info.query_positions
     return (
-        f"{info.model}: {info.num_tokens} tokens{text}, {len(positions)} queries at positions {positions[0]} "
-        f"to {positions[-1]}, {_count(info.layers, 'layer')} x {_count(info.heads, 'head')}."
+        f"{one_line(info.model)}: {info.num_tokens} tokens{text}, {len(positions)} queries at positions "
+        f"{positions[0]} to {positions[-1]}, {_count(info.layers, 'layer')} x {_count(info.heads, 'head')}."
     )
 
 

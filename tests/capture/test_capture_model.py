@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -283,6 +284,31 @@ def test_missing_weights_are_no_random_ones(tmp_path: Path) -> None:
     (folder / "config.json").write_text(config.replace('"num_hidden_layers": 3', '"num_hidden_layers": 4'))
     with pytest.raises(QuestprofError, match=r"no complete model.*weights are missing"):
         _capture(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("config.json", {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}}),
+        (
+            "tokenizer_config.json",
+            {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}},
+        ),
+    ],
+)
+def test_code_in_a_folder_is_neither_run_nor_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, changes: dict[str, Any]
+) -> None:
+    folder, ran = save_model(tmp_path / "model"), tmp_path / "ran"
+    config = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps({**config, **changes}))
+    (folder / "own.py").write_text(f"open({str(ran)!r}, 'w').close()")
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or "y")
+    with pytest.raises(QuestprofError, match="contains custom code"):
+        _capture(folder)
+    assert not asked
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])

@@ -215,6 +215,22 @@ def test_headers_that_cannot_be_are_refused(intact: Path, change: dict[str, obje
         Captured.open(path)
 
 
+def test_more_layers_than_the_header_has_room_for_are_refused_at_once(intact: Path) -> None:
+    """Counted, not listed: 10^15 layers are more than any memory holds."""
+    content = intact.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    table = json.loads(content[8 : 8 + length])
+    metadata = table["__metadata__"]
+    capture = metadata["questprof_capture"].replace('"num_layers":3', f'"num_layers":{10**15}')
+    assert capture != metadata["questprof_capture"]
+    metadata.update(questprof_capture=capture, questprof_sha256=hashlib.sha256(capture.encode()).hexdigest())
+    text = json.dumps(table).encode()
+    path = intact.with_name("endless.safetensors")
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
+    with pytest.raises(QuestprofError, match="its list of tensors is not the one that was written"):
+        Captured.open(path)
+
+
 def test_a_newer_format_asks_for_a_newer_questprof(intact: Path) -> None:
     header = replace(Captured.open(intact).header, format_version=2)
     path = _rewritten(intact.with_name("newer.safetensors"), header, load_file(intact))

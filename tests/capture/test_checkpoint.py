@@ -39,11 +39,30 @@ def test_all_parts_of_a_model_in_parts_are_hashed(tmp_path: Path) -> None:
         find_checkpoint(parts)
 
 
-def test_a_damaged_index_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[1]",
+        "{}",
+        '{"weight_map": {}}',
+        '{"weight_map": {"a": 3, "b": "c"}}',
+        '{"weight_map": {"a": ["b"]}}',
+    ],
+)
+def test_a_damaged_index_is_said(tmp_path: Path, content: str) -> None:
     folder = save_model(tmp_path / "model")
-    (folder / "model.safetensors.index.json").write_text("{")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(content)
     with pytest.raises(QuestprofError, match=r"index\.json is damaged"):
         find_checkpoint(folder)
+
+
+def test_an_index_beside_whole_weights_is_not_what_is_read(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "model")
+    plain = find_checkpoint(folder).sha256()
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "other.safetensors"}}')
+    assert find_checkpoint(folder).sha256() == plain
 
 
 def test_a_gguf_file_is_hashed_as_sha256sum_does(tmp_path: Path) -> None:

@@ -92,6 +92,25 @@ def test_one_document_with_the_rows_that_were_promised(trace: Path, tmp_path: Pa
     assert read_profile(output).records[0].rows.trace.text == "text.txt"
 
 
+def test_names_in_a_trace_neither_steer_the_terminal_nor_begin_lines(tmp_path: Path) -> None:
+    nasty = "a\x1b[31m\x07\nerror: b"
+    header = changed(
+        HEADER, model=nasty, text=nasty, generation=nasty, segments=((nasty, 40, 50), ("c", 90, 99))
+    )
+    page = tmp_path / "recall.html"
+    paths = (
+        write(tmp_path / "one.safetensors", header),
+        write(tmp_path / "b\x1b.safetensors", changed(header, text="c")),
+    )
+    status, out, _ = recall(*paths, *SMALL, "-o", tmp_path / "recall.jsonl", "--html", page)
+    assert status == 0
+    assert [line for line in out.splitlines() if not line.isprintable()] == []
+    assert "\nerror:" not in out
+    assert out.startswith("a?[31m? error: b: 100 tokens of a?[31m? error: b, 2 queries")
+    assert "; a?[31m? error: b " in out
+    assert "in b?.safetensors (a?[31m? error: b)" in out
+
+
 def test_tables_and_sentences(trace: Path, tmp_path: Path) -> None:
     status, out, _ = recall(trace, "--budgets", "32", "-o", tmp_path / "recall.jsonl")
     assert status == 0

@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from questprof.model import Profile, Shape
 from questprof.recall.answers.evaluation import Evaluation
+from questprof.recall.answers.words import one_line
 from questprof.rows import Row
 from questprof.scan import scan_rows
 
@@ -240,7 +241,7 @@ def _why_no_budget(curve: Mapping[float, float], mass: float) -> str:
 def shape_text(shape: Shape) -> str:
     """A shape in the few words that a join needs: name, heads, head_dim, dtype."""
     heads = f"{shape.num_qo_heads} query / {shape.num_kv_heads} KV heads of {shape.head_dim}"
-    return f"{shape.name} ({heads}, {shape.kv_dtype})"
+    return f"{one_line(shape.name)} ({heads}, {shape.kv_dtype})"
 
 
 def _notes(evaluation: Evaluation, rows: Sequence[Row], near: Sequence[Row]) -> Iterable[str]:
@@ -249,8 +250,8 @@ def _notes(evaluation: Evaluation, rows: Sequence[Row], near: Sequence[Row]) -> 
     if not near:
         lengths = ", ".join(str(n) for n in sorted({row.seq_len for row in rows}))
         yield (
-            f"No time beside {trace.source}: it has {trace.num_tokens} tokens, timed were {lengths}, and "
-            "what a budget keeps of another length is not known."
+            f"No time beside {one_line(trace.source)}: it has {trace.num_tokens} tokens, timed were "
+            f"{lengths}, and what a budget keeps of another length is not known."
         )
         return
     outside = [

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from questprof.model import Profile
 from questprof.recall.ablations import Ablation, ablations
-from questprof.recall.answers import equal_mass, gap, heads, slack, tail
+from questprof.recall.answers import equal_mass, evidence, gap, heads, slack, tail
 from questprof.recall.answers.evaluation import Evaluation, evaluations
 from questprof.recall.answers.needs import Need, needs
 from questprof.recall.answers.steps import Steps, TraceNeed, steps, trace_need
@@ -57,6 +57,9 @@ class Answers:
     why_no_gaps: str
     ablations: tuple[Ablation, ...]
     joined: equal_mass.Joined
+    hits: tuple[evidence.Hits, ...]
+    """Where the spans of `capture --evidence` are picked."""
+    neighbours: tuple[evidence.Neighbours, ...]
     left_out: int
     """Records that no answer rests on, because their checks failed."""
 
@@ -122,6 +125,8 @@ def _answers(evaluation: Evaluation, profile: Profile, timings: Sequence[Profile
         why_no_gaps="" if gaps else gap.why_none(evaluation),
         ablations=ablations(replace(profile, records=evaluation.records, joined=())),
         joined=equal_mass.join(evaluation, timings),
+        hits=evidence.hits(evaluation),
+        neighbours=evidence.neighbours(evaluation),
         left_out=evaluation.left_out,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from questprof.recall.answers import heads, tail
+from questprof.recall.answers import evidence, heads, tail
 from questprof.recall.answers.evaluation import name_text
 from questprof.recall.answers.finding import Answers
 from questprof.recall.answers.words import counted, fold, listed, named, share_text
@@ -30,11 +30,17 @@ def tail_sentences(found: Sequence[tail.Tail], page_size: int) -> Iterator[str]:
             f"({one.few_open[worst]:.3f} to {one.few_forced[worst]:.3f}); over all queries "
             f"{fold(median(one.all_cuts))}, in a tenth of the heads {fold(one.heads_cut)} or more.{also}"
         )
-    fair = [one for one in found if not one.starved]
+    untold = [str(one.page_size) for one in found if one.taken_few is None]
+    if untold:
+        yield (
+            f"Whether the tail page is starved in pages of {listed(untold)} this trace does not tell: no "
+            f"query has one with up to {tail.FEW:.0%} of its tokens."
+        )
+    fair = [one for one in found if not one.starved and one.taken_few is not None]
     if fair:
         sizes = listed(str(one.page_size) for one in fair)
         taken = [one.taken_few for one in fair if one.taken_few is not None]
-        picks = f"with few tokens {share_text(min(taken))} or more pick it, and " if taken else ""
+        picks = f"with few tokens {share_text(min(taken))} or more pick it, and "
         cut = max(one.heads_cut for one in fair)
         yield (
             f"The tail page is not starved in pages of {sizes}: {picks}taking it always cuts the mass lost "
@@ -108,3 +114,29 @@ def hidden_sentence(found: Answers) -> str:
         f"is {first.mean:.1%}. It hides {counted(len(found.hidden), 'head that keeps', 'heads that keep')} "
         f"less than {heads.HIDDEN:.0%}: {names}."
     )
+
+
+def evidence_sentences(found: Answers) -> Iterator[str]:
+    """Each span of evidence, budget by budget, and how alike neighbouring layers pick; quest's own policy."""
+    of = found.page_size, found.policy
+    own = [one for one in found.hits if (one.page_size, one.policy) == of]
+    for name in dict.fromkeys(one.name for one in own):
+        spans = sorted((one for one in own if one.name == name), key=lambda one: one.token_budget)
+        said = "; ".join(f"at {format_count(one.token_budget)} tokens {_hit_text(one)}" for one in spans)
+        queries = counted(spans[0].num_queries, "query that sees", "queries that see")
+        yield (
+            f"Evidence {name!r} in pages of {of[0]}, mean over {queries} it, heads that pick all its pages: "
+            f"{said}."
+        )
+    alike = [one for one in found.neighbours if (one.page_size, one.policy) == of and one.jaccard is not None]
+    if alike:
+        said = listed(f"{one.jaccard:.2f} at {format_count(one.token_budget)}" for one in alike)
+        yield f"Neighbouring layers pick pages alike (Jaccard, any head, pages of {of[0]}): {said} tokens."
+
+
+def _hit_text(one: evidence.Hits) -> str:
+    """`12.3 heads in 8.1 layers, the first 4`."""
+    if one.first_layer is None:
+        return "none"
+    never = f", none at {counted(one.num_missed, 'query', 'queries')}" if one.num_missed else ""
+    return f"{one.heads:.1f} in {one.layers:.1f} layers, the first {one.first_layer} (median){never}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from questprof.recall.answers.words import one_line
 from questprof.recall.rows import TraceInfo
 
 REST = "the rest"
@@ -20,7 +21,7 @@ def query_types(trace: TraceInfo) -> dict[str, tuple[int, ...]]:
 
 
 def _type(trace: TraceInfo, position: int) -> str:
-    holding = [span.name for span in trace.segments if span.first <= position <= span.last]
+    holding = [one_line(span.name) for span in trace.segments if span.first <= position <= span.last]
     if holding:
         return holding[-1]
     generated = position >= trace.num_tokens - trace.num_generated

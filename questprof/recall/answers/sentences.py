@@ -10,6 +10,7 @@ from questprof.recall.answers.evaluation import Evaluation
 from questprof.recall.answers.finding import Answers
 from questprof.recall.answers.head_sentences import (
     dense_sentence,
+    evidence_sentences,
     failed_sentence,
     hidden_sentence,
     tail_sentences,
@@ -18,7 +19,7 @@ from questprof.recall.answers.slack import Slack
 from questprof.recall.answers.step_sentences import equal_sentences, gap_sentences, step_sentences
 from questprof.recall.answers.steps import Steps
 from questprof.recall.answers.suggestion import DENSE_RATIO, Suggestion
-from questprof.recall.answers.words import listed, points
+from questprof.recall.answers.words import listed, one_line, points
 from questprof.recall.rows import TraceInfo
 from questprof.units import format_count
 
@@ -34,10 +35,10 @@ def verdict(evaluation: Evaluation, found: Answers) -> list[str]:
 
 def title(trace: TraceInfo) -> str:
     """What a trace is called: model, text, contexts."""
-    text = f", {trace.text}" if trace.text else ""
+    text = f", {one_line(trace.text)}" if trace.text else ""
     positions = trace.query_positions
     shown = f"{positions[0] + 1} to {positions[-1] + 1}" if len(positions) > 1 else f"{positions[0] + 1}"
-    return f"{trace.model}{text}, {len(positions)} queries with {shown} tokens of context"
+    return f"{one_line(trace.model)}{text}, {len(positions)} queries with {shown} tokens of context"
 
 
 def _mean(evaluation: Evaluation) -> Iterator[str]:
@@ -135,6 +136,7 @@ def findings(found: Answers) -> list[str]:
         *slack_sentences(found.slacks),
         *step_sentences(_own(found.steps, found.page_size)),
         *gap_sentences(found),
+        *evidence_sentences(found),
         *equal_sentences(found.joined),
         *(
             [f"{found.left_out} records failed a check against float64: no answer rests on them."]

@@ -8,6 +8,7 @@ from questprof.recall.answers import equal_mass, gap
 from questprof.recall.answers.finding import Answers
 from questprof.recall.answers.needs import PAIRS
 from questprof.recall.answers.steps import SHARE, Steps, TraceNeed
+from questprof.recall.answers.words import one_line
 from questprof.units import format_count
 
 
@@ -36,9 +37,9 @@ def trace_sentence(found: Sequence[TraceNeed]) -> str:
     if len(found) < 2:
         return ""
     said = ", ".join(
-        f"{one.most_tokens:.0f} in {one.source}{f' ({one.generation})' if one.generation else ''} with "
-        f"contexts "
-        f"up to {one.longest_context}"
+        f"{one.most_tokens:.0f} in {one_line(one.source)}"
+        f"{f' ({one_line(one.generation)})' if one.generation else ''} with contexts up to "
+        f"{one.longest_context}"
         for one in found
     )
     return (

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from questprof.printable import printable
+
 NAMED = 8
 """Names that a sentence lists one by one."""
+
+
+def one_line(name: str) -> str:
+    """A name that others gave, as of a model or a text, on one line and without what steers a terminal."""
+    return " ".join(printable(name).split())
 
 
 def points(share: float) -> str:
