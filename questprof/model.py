@@ -19,7 +19,7 @@ from questprof.decode.records import DecodeResult, DecodeSetup
 from questprof.errors import QuestprofError
 from questprof.recall.rows import RecallRows
 from questprof.roofs import Roofs
-from questprof.structs import ByValue, Sample, Struct, short_hash
+from questprof.structs import ByValue, Count, CountOrNone, Sample, Struct, short_hash
 from questprof.units import DTYPE_BYTES
 
 SCHEMA_VERSION = 1
@@ -66,12 +66,12 @@ class Point(ByValue, frozen=True):
     """
 
     shape: Shape
-    seq_len: int
-    page_size: int = 16
-    token_budget: int = 0
-    batch_size: int = 1
-    seq_lens: tuple[int, ...] = ()
-    token_budgets: tuple[int, ...] = ()
+    seq_len: Count
+    page_size: Count = 16
+    token_budget: CountOrNone = 0
+    batch_size: Count = 1
+    seq_lens: tuple[CountOrNone, ...] = ()
+    token_budgets: tuple[CountOrNone, ...] = ()
     policy: str = "quest"
     policy_params: dict[str, int | float | str] = {}
     summary_layout: SummaryLayout = "paired"

@@ -14,6 +14,11 @@ Sample = Annotated[float, msgspec.Meta(ge=1e-9, le=1e15)]
 TimeDifference = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 """The difference of two times: it may be zero or negative."""
 
+Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+"""Tokens of a context or a page, requests of a batch. What no machine holds is refused on reading."""
+CountOrNone = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+"""The same where there may be none."""
+
 
 class Struct(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Base of every stored struct. One with a default that equal objects need not be is a `ByValue`."""

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -269,6 +270,29 @@ def test_a_ceiling_that_no_clock_reads_is_refused(tmp_path: Path, gb_s: float) -
     assert (
         "$.ceilings[0].samples_gb_s" in caught.value.why or "$.ceilings[...].samples_gb_s" in caught.value.why
     )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seq_len": -5},
+        {"seq_len": 0},
+        {"seq_len": 2**41},
+        {"batch_size": 0},
+        {"page_size": -16},
+        {"token_budget": -1},
+        {"seq_lens": (4, -1)},
+        {"token_budgets": (2**41,)},
+    ],
+    ids=str,
+)
+def test_a_length_that_no_machine_holds_is_a_corrupt_line(tmp_path: Path, changes: dict[str, Any]) -> None:
+    odd = _record(4096)
+    odd = replace(odd, point=replace(odd.point, **changes))
+    path = _sealed(tmp_path / "odd.jsonl", _record(2048), odd, _record(8192))
+    with pytest.raises(QuestprofError, match="line 3 is corrupt"):
+        read_profile(path)
+    assert [record.point.seq_len for record in read_profile(path, skip_corrupt=True).records] == [2048, 8192]
 
 
 def test_samples_at_the_ends_of_a_clock_are_read(tmp_path: Path) -> None:

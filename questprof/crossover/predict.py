@@ -17,6 +17,8 @@ from questprof.ledger import SCORE_BYTES
 from questprof.rows import Row
 
 CHAIN = ("score", "select", "attend")
+MOST_FITS = 10
+"""Of a cross-validation: of more lengths several are left out at a time."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class StageFit:
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Errors at lengths that the fit had not seen: each length is left out in turn."""
+    """Errors at lengths that the fit had not seen: each is left out in turn, of many those MOST_FITS apart."""
 
     num_lengths: int
     dense_median: float
@@ -174,8 +176,10 @@ def _line(sizes: Sequence[float], times: Sequence[float], least: float) -> tuple
     v = [size / us for size, us in zip(sizes, times, strict=True)]
     uu, uv, vv = _dot(u, u), _dot(u, v), _dot(v, v)
     if len(set(sizes)) > 1:
-        scale = uu * vv - uv * uv
-        fixed, slope = (sum(u) * vv - sum(v) * uv) / scale, (uu * sum(v) - uv * sum(u)) / scale
+        if scale := max(0.0, uu * vv - uv * uv):  # 0: the sizes differ by less than floats tell
+            fixed, slope = (sum(u) * vv - sum(v) * uv) / scale, (uu * sum(v) - uv * sum(u)) / scale
+        else:
+            fixed, slope = -1.0, 0.0
         if fixed >= 0 and slope >= least:
             return fixed, slope
         if fixed < 0 and sum(v) / vv >= least:
@@ -216,20 +220,24 @@ def _growth(model: Model, stage: StageFit) -> float:
 def cross_validate(rows: Sequence[Row]) -> CrossValidation | None:
     """Errors of models fitted without the length they predict; None below three lengths."""
     dense, quest = list[float](), list[float]()
-    usable = [row for row in rows if _complete(row)]
-    lengths = sorted({row.seq_len for row in usable})
+    by_length: dict[int, list[Row]] = {}
+    for row in sorted(filter(_complete, rows), key=lambda row: row.seq_len):
+        by_length.setdefault(row.seq_len, []).append(row)
+    lengths = list(by_length)
     if len(lengths) < 3:
         return None
-    for length in lengths:
-        model = fit(rows, without=(length,))
-        unseen = [row for row in usable if row.seq_len == length]
+    for first in range(min(len(lengths), MOST_FITS)):
+        unseen = lengths[first::MOST_FITS]
+        model = fit(rows, without=unseen)
         if model is None:
             return None
-        dense.append(abs(model.dense_us(length) / (unseen[0].dense_us or 0.0) - 1))
-        known = [row for row in unseen if not row.trivial and row.token_budget in model.budget_bytes]
-        quest += [
-            abs(model.quest_us(length, row.token_budget) / row.stats["quest"].median - 1) for row in known
-        ]
+        for length in unseen:
+            dense.append(abs(model.dense_us(length) / (by_length[length][0].dense_us or 0.0) - 1))
+            quest += [
+                abs(model.quest_us(length, row.token_budget) / row.stats["quest"].median - 1)
+                for row in by_length[length]
+                if not row.trivial and row.token_budget in model.budget_bytes
+            ]
     if not quest:
         return None
     return CrossValidation(len(lengths), median(dense), max(dense), median(quest), max(quest))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 import questprof
 from profiles import READ_1000, dense, profile, quest
+from questprof.crossover import predict as predict_module
 from questprof.crossover.crossing import crossover
 from questprof.crossover.predict import cross_validate, fit, predict, why_not
 from questprof.model import Ceiling
@@ -175,6 +177,34 @@ def test_cross_validation_sees_a_bend():
     records = [dense(n, (2.0 + 512 * n / 5e5) * (2 if n == 32768 else 1)) for n in LENGTHS]
     records += [quest(n, (1.0 + 32 * n / 5e5, 3.0, 5.0)) for n in LENGTHS]
     assert cross_validate(scan_rows(profile(*records))).dense_worst == pytest.approx(0.5)
+
+
+def test_of_many_lengths_several_are_left_out_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """25 lengths, ten fits: the first leaves out the 1st, 11th and 21st; a bend is still seen."""
+    lengths = tuple(range(4096, 4096 + 25 * 1024, 1024))
+    left_out = []
+
+    def noted(rows, without=()):
+        left_out.append([lengths.index(length) for length in without])
+        return fit(rows, without)
+
+    monkeypatch.setattr(predict_module, "fit", noted)
+    found = cross_validate(line_rows(lengths=lengths))
+    assert (found.num_lengths, found.dense_worst) == (25, pytest.approx(0, abs=1e-9))
+    assert left_out[0] == [0, 10, 20]
+    assert left_out[9] == [9, 19]
+    assert sorted(chain.from_iterable(left_out)) == list(range(25))
+    bent = {lengths[12]: 2}
+    records = [dense(n, (2.0 + 512 * n / 5e5) * bent.get(n, 1)) for n in lengths]
+    records += [quest(n, (1.0 + 32 * n / 5e5, 3.0, 5.0)) for n in lengths]
+    assert cross_validate(scan_rows(profile(*records))).dense_worst == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("lengths", [(10**9, 10**9 + 1), (10**12, 10**12 + 64)], ids=str)
+def test_sizes_that_floats_hardly_tell_apart_make_no_steep_line(lengths) -> None:
+    """Their squares are the same number, and what divides the slope is 0."""
+    model = fit(line_rows(lengths=lengths))
+    assert model.dense.us(512 * lengths[0]) == pytest.approx(2.0 + 512 * lengths[0] / 5e5)
 
 
 @settings(max_examples=40, deadline=None)
