@@ -43,7 +43,7 @@ class StageFit:
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Errors at lengths that the fit had not seen: each is left out in turn, of many those MOST_FITS apart."""
+    """Errors at lengths that the fit had not seen: each is left out in turn, of many those ten apart."""
 
     num_lengths: int
     dense_median: float
