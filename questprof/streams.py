@@ -1,7 +1,8 @@
 """stdout and stderr that say when what was printed is lost: a full disk, or a reader that is gone.
 
 Libraries in between turn some of these errors into statuses of their own, which would read as another
-verdict; an error of another kind passes through them.
+verdict; an error of another kind passes through them. A JSON document has stdout for itself: what kernels and
+libraries print meanwhile goes to stderr.
 """
 
 from __future__ import annotations
@@ -9,7 +10,13 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+_STDOUT, _STDERR = 1, 2
+_document: TextIO | None = None
+"""Where `print_json` writes while a document has stdout for itself."""
 
 
 class OutputLostError(Exception):
@@ -45,13 +52,18 @@ def guard() -> None:
         stream = getattr(sys, name)
         if not isinstance(stream, io.TextIOWrapper) or stream is not getattr(sys, f"__{name}__"):
             continue
-        guarded = io.TextIOWrapper(
-            io.BufferedWriter(_Descriptor(stream.fileno(), name)),
-            encoding=stream.encoding,
-            errors="backslashreplace" if stream.errors == "strict" else stream.errors,
-            line_buffering=stream.line_buffering or name == "stderr",
-        )
-        setattr(sys, name, guarded)
+        line_buffering = stream.line_buffering or name == "stderr"
+        setattr(sys, name, _guarded(stream.fileno(), name, stream, line_buffering))
+
+
+def _guarded(number: int, name: str, like: io.TextIOWrapper, line_buffering: bool) -> io.TextIOWrapper:
+    """A stream over the descriptor `number` that encodes as `like` does; what that lacks is escaped."""
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Descriptor(number, name)),
+        encoding=like.encoding,
+        errors="backslashreplace" if like.errors == "strict" else like.errors,
+        line_buffering=line_buffering,
+    )
 
 
 def flush() -> None:
@@ -59,3 +71,46 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
+
+
+@contextmanager
+def document_alone() -> Iterator[None]:
+    """Inside it stdout takes what `print_json` writes, and nothing else: all other output goes to stderr.
+
+    In a process of the command line so does what is written to descriptor 1, by C code and by child
+    processes as well, up to the end of the process: what is buffered, or printed at exit, comes late. In
+    another program's process the descriptor is not ours, and sys.stdout is as it was afterwards.
+    """
+    global _document
+    printed = sys.stdout
+    if printed is None:
+        yield
+        return
+    printed.flush()
+    _document = _apart(printed) if _is_guarded(printed) else printed
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout, _document = printed, None
+
+
+def _is_guarded(stream: Any) -> bool:
+    return isinstance(getattr(getattr(stream, "buffer", None), "raw", None), _Descriptor)
+
+
+def _apart(printed: Any) -> TextIO:
+    """A stream to where descriptor 1 led, which leads to stderr from now on."""
+    kept = _guarded(os.dup(printed.fileno()), "stdout", printed, False)
+    if sys.stderr is None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+    else:
+        os.dup2(_STDERR, _STDOUT)
+    return kept
+
+
+def print_json(document: Any) -> None:
+    """`document` as the one line of JSON on stdout; OutputLostError where it does not arrive."""
+    import msgspec
+
+    print(msgspec.json.encode(document).decode(), file=_document or sys.stdout, flush=True)

@@ -80,6 +80,7 @@ def test_presets_have_sources() -> None:
         "mistral-7b-v0.3",
         "qwen3-8b",
         "smollm2-135m",
+        "tiny",
     }
     assert text.count("\nsource = ") == len(shape_presets())
 

@@ -1,19 +1,21 @@
-"""What is printed and lost: a full disk, a reader that is gone, no stdout; for every way of printing."""
+"""What is printed and lost: a full disk, a reader that is gone, no stdout; a document that has it alone."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from questprof import streams
 from questprof.errors import Exit
 
 KEPT = Path(__file__).parents[1] / "profiles" / "cpu" / "length-scan.jsonl"
-COMMANDS = ("formula", f"roofline {KEPT}", f"export {KEPT}", "--help")
-"""Printed by print, by rich, in one large piece, and by typer."""
+COMMANDS = ("formula", f"roofline {KEPT}", f"export {KEPT}", "--help", f"predict {KEPT} --json")
+"""Printed by print, by rich, in one large piece, by typer, and as a document."""
 
 
 def start(arguments: str, **streams: object) -> subprocess.Popen[str]:
@@ -71,3 +73,59 @@ def test_text_that_an_encoding_lacks_is_escaped() -> None:
         check=True,
     )
     assert done.stdout == "10\\u201390 \\xb5s\n"
+
+
+NOISE = """
+import atexit, ctypes, os, subprocess, sys
+from sys import stdout
+from questprof import streams
+
+streams.guard()
+atexit.register(print, "at exit")
+with streams.document_alone():
+    print("printed")
+    os.write(1, b"written\\n")
+    ctypes.CDLL(None).printf(b"of C, which keeps it until the end\\n")
+    stdout.write("on a stream of before\\n")
+    subprocess.run(["echo", "of a child"], check=True)
+    streams.print_json({"a": 1})
+    print("printed after it")
+streams.flush()
+"""
+
+
+def test_a_document_has_stdout_alone() -> None:
+    done = subprocess.run([sys.executable, "-c", NOISE], capture_output=True, text=True, check=True)
+    assert done.stdout == '{"a":1}\n'
+    assert sorted(done.stderr.splitlines()) == [
+        "at exit", "of C, which keeps it until the end", "of a child", "on a stream of before", "printed",
+        "printed after it", "written",
+    ]  # fmt: skip
+
+
+def test_without_a_stderr_what_is_not_the_document_is_lost() -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, NOISE],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == '{"a":1}\n'
+
+
+def test_without_a_stdout_a_document_is_lost() -> None:
+    script = f"exec {sys.executable} -m questprof predict {KEPT} --json >&-"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (Exit.OK, "")
+    assert "Traceback" not in done.stderr
+
+
+def test_the_stdout_of_another_program_is_as_it_was_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
+    stdout = sys.stdout
+    with suppress(ZeroDivisionError), streams.document_alone():
+        print("printed")
+        streams.print_json([1])
+        raise ZeroDivisionError
+    assert sys.stdout is stdout
+    streams.print_json([2])
+    assert capsys.readouterr() == ("[1]\n[2]\n", "printed\n")

@@ -16,6 +16,7 @@ from typing import Any
 from questprof.backends import _LOADERS, Backend, user_module
 from questprof.backends import load as load_backend
 from questprof.backends.user_launch import ARGUMENTS, DECODE, asked_for, clean, refuse_other_arguments
+from questprof.backends.user_memory import checked_floats
 from questprof.backends.user_module import FORM
 from questprof.errors import Exit, QuestprofError
 from questprof.printable import printable
@@ -175,8 +176,8 @@ def over(base: Backend, stages: StageSet) -> Backend:
 def stage_set(source: str) -> StageSet:
     """The stages of `MODULE:OBJECT`; QuestprofError without such a module, object, or any stage.
 
-    Refused too: a misspelt stage, one that cannot be called as the interface calls it, and a fused decode
-    beside the stages it replaces.
+    Refused too: a misspelt stage, one that cannot be called as the interface calls it, a fused decode beside
+    the stages it replaces, and a variant that is no string.
     """
     found = user_module.found(source)
     if isinstance(found, Mapping):
@@ -195,8 +196,11 @@ def stage_set(source: str) -> StageSet:
     prepare = given("prepare", None)
     if prepare is not None and not callable(prepare):
         raise QuestprofError(f"kernels {source!r}", "its prepare cannot be called", "Define prepare(cache).")
-    own = given("variant", "")
-    own = " ".join(printable(own).split()) if isinstance(own, str) else ""
+    own = given("variant", "") or ""
+    if not isinstance(own, str):
+        why = f"its variant is {printable(repr(own))}, not a string"
+        raise QuestprofError(f"kernels {source!r}", why, "Write variant = 'v2', or leave it out.")
+    own = " ".join(printable(own).split())
     return StageSet(
         source,
         {name: clean(source, name, launcher) for name, launcher in stages.items()},
@@ -263,7 +267,18 @@ def _scratch_floats(source: str, found: Any) -> dict[str, Callable[..., int]]:
     if why:
         fix = "Write scratch_floats = {'attend': lambda q, cache, page_ids: 1024}."
         raise QuestprofError(f"kernels {source!r}", why, fix)
-    return {name: clean_value(source, "scratch_floats", count) for name, count in (found or {}).items()}
+    return {name: _counted(source, count) for name, count in (found or {}).items()}
+
+
+def _counted(source: str, function: Callable[..., Any]) -> Callable[..., int]:
+    """`function` of a scratch_floats, refused where it returns no count that memory holds."""
+    made = clean_value(source, "scratch_floats", function)
+
+    def count(*arguments: Any) -> int:
+        on_gpu = bool(arguments) and getattr(arguments[0], "is_cuda", False)
+        return checked_floats(source, made(*arguments), on_gpu=on_gpu)
+
+    return count
 
 
 def _refuse_unknown(source: str, found: Mapping[Any, Any]) -> None:

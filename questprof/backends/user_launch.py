@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
 
+from questprof.backends.user_memory import AsksTooMuchError, beyond_all, out_of_memory
 from questprof.backends.user_module import first_line, where
 from questprof.errors import Exit, QuestprofError
 
@@ -79,8 +80,9 @@ def _parameters(launcher: Callable[..., Any]) -> list[inspect.Parameter] | None:
 def clean(source: str, stage: str, launcher: Callable[..., Any]) -> Callable[..., Any]:
     """`launcher`, whose errors name their file and line, and whose return value cannot get lost.
 
-    QuestprofError with status 1 for whatever it raises but want of memory, and for a returned value that is
-    none of its arguments; only `dense` may return its output, of the shape and dtype of `out`.
+    QuestprofError with status 1 for whatever it raises but want of memory that the machine has, and for a
+    returned value that is none of its arguments; only `dense` may return its output, of the shape and dtype
+    of `out`.
     """
 
     @wraps(launcher)
@@ -90,9 +92,9 @@ def clean(source: str, stage: str, launcher: Callable[..., Any]) -> Callable[...
         except (QuestprofError, KeyboardInterrupt):
             raise
         except BaseException as error:  # SystemExit too: a kernel ends no sweep with its own status
-            if out_of_memory(error):
+            if out_of_memory(error) and not beyond_all(error):
                 raise
-            raise _raised(source, stage, error) from error
+            raise raised(source, stage, error) from error
         if returned is None or any(returned is given for given in (*arguments, *options.values())):
             return None
         return _returned(source, stage, returned, arguments)
@@ -100,14 +102,8 @@ def clean(source: str, stage: str, launcher: Callable[..., Any]) -> Callable[...
     return launch
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Whether `error` is a refused allocation (torch says so on the CPU with a plain RuntimeError)."""
-    import torch
-
-    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
-
-
-def _raised(source: str, stage: str, error: BaseException) -> QuestprofError:
+def raised(source: str, stage: str, error: BaseException) -> QuestprofError:
+    """What `stage` of `source` raised, with its file and line, and what to do about it."""
     reason = first_line(error)
     fix = f"It is called as {call_of(stage)}: docs/kernels.md has shapes and dtypes."
     if isinstance(error, SystemExit):
@@ -116,7 +112,11 @@ def _raised(source: str, stage: str, error: BaseException) -> QuestprofError:
         fix = "Triton compiles for a GPU alone: --check-only runs it here in the interpreter."
     elif "captur" in reason:
         fix = "A CUDA graph holds it: no .item(), .cpu() or synchronize; make what it needs in prepare."
+    elif out_of_memory(error):
+        fix = "Allocate less."
     why = f"it raised {type(error).__name__}: {reason}{where(error)}"
+    if beyond := beyond_all(error):
+        return AsksTooMuchError(source, stage, why, *beyond)
     return QuestprofError(f"stage {stage} of {source}", why, fix, Exit.CHECK_FAILED)
 
 

@@ -12,6 +12,7 @@ from questprof.commands import options
 from questprof.commands.ending import exit_status
 from questprof.commands.reading import read_as_one
 from questprof.errors import Exit, QuestprofError
+from questprof.streams import print_json
 
 if TYPE_CHECKING:
     from questprof.amdahl.plan import Request
@@ -66,7 +67,10 @@ def amdahl(
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            "--shape", "--shapes", help="llama-2-7b, llama-3.1-8b, mistral-7b-v0.3, tiny or config.json."
+            "--shape",
+            "--shapes",
+            help="llama-2-7b, llama-3.1-8b, mistral-7b-v0.3, tiny or config.json.",
+            autocompletion=options.model_names,
         ),
     ] = None,
     lengths: options.LENGTHS = None,
@@ -188,7 +192,7 @@ def _by_hand(share: float | None, attention_speedup: float | None, json: bool) -
         share, law.PAPER_ATTENTION_SPEEDUP if attention_speedup is None else attention_speedup
     )
     if json:
-        _print_json(law.as_document(found))
+        print_json(law.as_document(found))
         return
     console = plain_console()
     if attention_speedup is None:
@@ -256,7 +260,7 @@ def _show(profile: Profile, paths: dict[str, Path | None], at: tuple[int, ...], 
     errors = plain_console(stderr=True)
     if json:
         document = {name: str(path) if path else None for name, path in paths.items()}
-        _print_json(
+        print_json(
             {
                 **document,
                 "environment": profile.header.environment,
@@ -275,9 +279,3 @@ def _show(profile: Profile, paths: dict[str, Path | None], at: tuple[int, ...], 
             print(path)
     if status := exit_status({record.status for record in records}, found.inconclusive):
         raise typer.Exit(status)
-
-
-def _print_json(document: Any) -> None:
-    import msgspec
-
-    print(msgspec.json.encode(document).decode())

@@ -10,6 +10,7 @@ import typer
 
 from questprof.commands import options
 from questprof.errors import Exit, QuestprofError
+from questprof.streams import print_json
 
 if TYPE_CHECKING:
     from questprof.bytecheck.grid import Asked
@@ -167,8 +168,6 @@ def _show(outcome: Outcome, outputs: Outputs, judged: Any) -> None:
 
 
 def _show_json(outcome: Outcome, outputs: Outputs, judged: Any, status: Exit) -> None:
-    import msgspec
-
     from questprof.bytecheck.display import summary_lines
 
     document = {
@@ -180,19 +179,17 @@ def _show_json(outcome: Outcome, outputs: Outputs, judged: Any, status: Exit) ->
         "summary": summary_lines(judged),
         "judgements": judged,
     }
-    print(msgspec.json.encode(document).decode())
+    print_json(document)
 
 
 def _show_formula(asked: Asked, json: bool) -> None:
     """The ledger of every point on a GPU: totals by stage and the read ratio, all tensors with --json."""
-    import msgspec
-
     from questprof.bytecheck.formula import formula_rows, formula_table
     from questprof.terminal import plain_console
 
     rows = formula_rows(asked)
     if json:
-        print(msgspec.json.encode(rows).decode())
+        print_json(rows)
         return
     plain_console().print(formula_table(rows))
     print("Modelled, not counted: --source trace counts, --json lists every tensor.")

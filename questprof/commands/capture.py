@@ -11,6 +11,7 @@ import typer
 
 from questprof.commands import options
 from questprof.errors import Exit, QuestprofError
+from questprof.streams import print_json
 
 if TYPE_CHECKING:
     from questprof.capture.checkpoint import Checkpoint
@@ -144,7 +145,7 @@ def _print(outcome: Outcome, output: Path, json: bool) -> None:
             "generated_text": outcome.generated,
             "warnings": outcome.warnings,
         }
-        print(msgspec.json.encode(document).decode())
+        print_json(document)
         return
     if outcome.generated:
         print(f"generated ({header.generation}): {outcome.generated!r}")

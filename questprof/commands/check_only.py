@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from questprof.errors import Exit, QuestprofError
+from questprof.printable import printable
+from questprof.streams import print_json
 
 if TYPE_CHECKING:
     from questprof.kernelcheck.findings import KernelFinding, Setting
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
 
 SHAPES = ("llama-2-7b", "llama-3.1-8b")
 """Where no shape is asked for: query heads that share no KV head, and four that do."""
-TIMEOUT_S = 300.0
 KV_HEADS = 2
 """KV heads of a check, where the shape has so many: enough to tell one from another."""
 
@@ -52,7 +54,7 @@ def check_only(
     """Check every kernel set of `specs` ([NAME=]MODULE:OBJECT); exit status 1 unless all of them pass."""
     from questprof.backends import user
     from questprof.kernelcheck.findings import Order
-    from questprof.kernelcheck.process import check_kernel
+    from questprof.kernelcheck.process import Patience, check_kernel
 
     if not specs:
         fix = "Add --kernel my_kernel.py:decode; `questprof init-kernel my_kernel.py` writes one."
@@ -60,7 +62,7 @@ def check_only(
     chosen = settings(shapes, page_sizes, layouts, policies, device, seed)
     found = []
     for name, source in user.named(specs).items():
-        found.append(check_kernel(name, Order(source, device, chosen), TIMEOUT_S))
+        found.append(check_kernel(name, Order(source, device, chosen), Patience(tell=_tell)))
     _show_json(found) if json else _show(found)
     if not all(kernel.passed for kernel in found):
         raise typer.Exit(Exit.CHECK_FAILED)
@@ -96,6 +98,11 @@ def settings(
     return tuple(dict.fromkeys(every))
 
 
+def _tell(text: str) -> None:
+    """A line to the reader while a check takes its time."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
 def _show(found: Sequence[KernelFinding]) -> None:
     from questprof.kernelcheck.display import print_kernels
     from questprof.terminal import plain_console
@@ -108,4 +115,4 @@ def _show_json(found: Sequence[KernelFinding]) -> None:
 
     kernels = [{**msgspec.to_builtins(kernel), "passed": kernel.passed} for kernel in found]
     document = {"passed": all(kernel.passed for kernel in found), "kernels": kernels}
-    print(msgspec.json.encode(document).decode())
+    print_json(document)

@@ -13,6 +13,7 @@ from questprof.commands import decide as deciding
 from questprof.commands import options
 from questprof.commands.compare import _share as parse_share
 from questprof.errors import Exit, QuestprofError
+from questprof.streams import print_json
 
 if TYPE_CHECKING:
     from questprof.decide.decision import Decision
@@ -62,7 +63,7 @@ def ci(
     dtype: options.DTYPE = None,
     weights: deciding.WEIGHTS = None,
     time: deciding.TIME = None,
-    device: deciding.DEVICE = "auto",
+    device: options.DEVICE = "auto",
     backends: options.BACKENDS = None,
     samples: options.SAMPLES = None,
     ncu: options.NCU = None,
@@ -109,7 +110,7 @@ def refusals_told(json: bool) -> Iterator[None]:
         yield
     except QuestprofError as error:
         if json:
-            deciding.print_json(refusal(error))
+            print_json(refusal(error))
         raise
 
 
@@ -239,7 +240,7 @@ def report(found: Findings, made: Decision, gates: Sequence[Gate], one: Run, jso
 
     if json:
         names = deciding.path_names(found, one.paths)
-        deciding.print_json(document(found, made, names) | gate_document(made, gates))
+        print_json(document(found, made, names) | gate_document(made, gates))
     else:
         deciding.show(found, made, one.paths)
         for gate in gates:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from questprof.commands import options
+from questprof.streams import print_json
 
 if TYPE_CHECKING:
     from questprof.compare.outcome import Outcome
@@ -115,12 +116,13 @@ def _load(
 
 
 def _print(outcome: Outcome, form: str, everything: bool) -> None:
-    from questprof.compare.text import FORMATS as TEXTS
-    from questprof.compare.text import print_table
+    from questprof.compare.text import document, markdown, print_table
     from questprof.terminal import plain_console
 
-    if form in TEXTS:
-        print(TEXTS[form](outcome, everything))
+    if form == "json":
+        print_json(document(outcome))
+    elif form == "md":
+        print(markdown(outcome, everything=everything))
     else:
         print_table(plain_console(), outcome, everything=everything)
 

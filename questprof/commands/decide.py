@@ -11,6 +11,7 @@ import typer
 
 from questprof.commands import options
 from questprof.errors import Exit, QuestprofError
+from questprof.streams import print_json
 
 if TYPE_CHECKING:
     from questprof.decide.decision import Decision
@@ -19,27 +20,15 @@ if TYPE_CHECKING:
     from questprof.decide.run import Run
 
 
-def _shape_names(incomplete: str) -> list[str]:
-    from questprof.decode.config import presets
-    from questprof.model import shape_presets
-
-    return [name for name in dict.fromkeys((*shape_presets(), *presets())) if name.startswith(incomplete)]
-
-
-def _device_names(incomplete: str) -> list[str]:
-    return [name for name in ("auto", "cpu", "cuda") if name.startswith(incomplete)]
-
-
 SHAPE = Annotated[
     str | None,
     typer.Option(
         "--shape",
         "--shapes",
         help="Preset or Hugging Face config.json; llama-3.1-8b on a GPU, tiny on a CPU.",
-        autocompletion=_shape_names,
+        autocompletion=options.shape_names,
     ),
 ]
-DEVICE = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.", autocompletion=_device_names)]
 TRAFFIC = Annotated[
     str | None,
     typer.Option("--traffic", help="Your requests' lengths: a CSV or JSON lines, or a stored example."),
@@ -73,7 +62,7 @@ def decide(
     dtype: options.DTYPE = None,
     weights: WEIGHTS = None,
     time: TIME = None,
-    device: DEVICE = "auto",
+    device: options.DEVICE = "auto",
     backends: options.BACKENDS = None,
     kernel: options.STAGE_SETS = None,
     samples: options.SAMPLES = None,
@@ -257,10 +246,3 @@ def show(found: Findings, made: Decision, paths: Paths) -> None:
     names = path_names(found, paths)
     for path in filter(None, (names["page"], *names["profiles"].values())):
         print(path)
-
-
-def print_json(document: Any) -> None:
-    """One document on stdout."""
-    import msgspec
-
-    print(msgspec.json.encode(document).decode())

@@ -6,6 +6,7 @@ import typer
 
 from questprof.commands import options
 from questprof.errors import Exit
+from questprof.streams import print_json
 
 
 def doctor(json: options.JSON = False) -> None:
@@ -21,9 +22,7 @@ def doctor(json: options.JSON = False) -> None:
 
     found = diagnose(gather())
     if json:
-        import msgspec
-
-        print(msgspec.json.encode(document(found)).decode())
+        print_json(document(found))
     else:
         show(found, plain_console())
     if not found.ready:

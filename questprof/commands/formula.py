@@ -7,13 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from questprof.commands import options
+from questprof.streams import print_json
 
 
 def formula(
     length: Annotated[str, typer.Option("--length", "--lengths", help="Tokens in the cache (L).")] = "32k",
     page_size: Annotated[int, typer.Option("--page-size", "--page-sizes", help="Tokens a page (S).")] = 16,
     budget: Annotated[str, typer.Option("--budget", "--budgets", help="Token budget (B).")] = "2048",
-    shape: Annotated[str | None, typer.Option("--shape", help="Preset or Hugging Face config.json.")] = None,
+    shape: options.ONE_SHAPE = None,
     heads: options.HEADS = None,
     kv_heads: options.KV_HEADS = None,
     head_dim: options.HEAD_DIM = None,
@@ -44,7 +45,7 @@ def formula(
 
     if list_:
         equations = formulas.equation_list()
-        _print_json(equations) if json else _print_list(equations)
+        print_json(equations) if json else _print_list(equations)
         return
     sizes = _sizes(shape, heads, kv_heads, head_dim, layers, dtype)
     document = formulas.formula(
@@ -61,7 +62,7 @@ def formula(
         **sizes,
     )
     if json:
-        _print_json(document)
+        print_json(document)
     else:
         print("\n".join(formulas.explain(document) if explain else _brief(document)))
 
@@ -114,12 +115,6 @@ def _brief(document: dict[str, Any]) -> list[str]:
     lines.append(f"{ratio:<24} {document['rho']:.6g}")
     lines.append(f"{'pages, selected':<24} {document['num_pages']}, {document['num_selected']}")
     return [*lines, *document["messages"], "Modelled, not measured; --explain shows the arithmetic."]
-
-
-def _print_json(document: Any) -> None:
-    import msgspec
-
-    print(msgspec.json.encode(document).decode())
 
 
 def _print_list(equations: list[dict[str, Any]]) -> None:

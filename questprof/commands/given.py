@@ -1,4 +1,4 @@
-"""Options that would be lost in silence, refused: one value given twice, or an empty one."""
+"""What every command has: no option that is lost in silence, and with --json a document alone on stdout."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from questprof import streams
 from questprof.errors import QuestprofError
 
 
 class Command(TyperCommand):
-    """A command that takes no empty value, and each option once but for switches and what may be repeated."""
+    """A command that takes no empty value, and each option once but for switches and what may be repeated.
+
+    With --json all it prints goes to stderr, but for the document: a user's kernel may print as it likes.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The arguments that are left, as of any command; QuestprofError for what would be lost."""
@@ -25,6 +29,13 @@ class Command(TyperCommand):
             if "" in (values[option.name] if option.multiple else [values[option.name]]):
                 raise _empty(option)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it."""
+        if not ctx.params.get("json"):
+            return super().invoke(ctx)
+        with streams.document_alone():
+            return super().invoke(ctx)
 
 
 def _name(option: Any) -> str:

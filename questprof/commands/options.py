@@ -29,9 +29,37 @@ def refuse_typed(context: typer.Context | None, names: Collection[str], where: s
         raise QuestprofError(f"{', '.join(useless)} {where}", why, fix)
 
 
+def shape_names(incomplete: str) -> list[str]:
+    """The presets of shapes that begin so, for shells."""
+    from questprof.model import shape_presets
+
+    return [name for name in shape_presets() if name.startswith(incomplete)]
+
+
+def model_names(incomplete: str) -> list[str]:
+    """The presets of whole models that begin so, for shells."""
+    from questprof.decode.config import presets
+
+    return [name for name in presets() if name.startswith(incomplete)]
+
+
+def device_names(incomplete: str) -> list[str]:
+    """What --device takes, for shells."""
+    return [name for name in ("auto", "cpu", "cuda") if name.startswith(incomplete)]
+
+
 SHAPE = Annotated[
     list[str] | None,
-    typer.Option("--shape", "--shapes", help="Preset or Hugging Face config.json; may be repeated."),
+    typer.Option(
+        "--shape",
+        "--shapes",
+        help="Preset or Hugging Face config.json; may be repeated.",
+        autocompletion=shape_names,
+    ),
+]
+ONE_SHAPE = Annotated[
+    str | None,
+    typer.Option("--shape", help="Preset or Hugging Face config.json.", autocompletion=shape_names),
 ]
 HEADS = Annotated[
     int | None, typer.Option("--heads", min=1, help="Query heads; KV heads stay, or one each as before.")
@@ -62,7 +90,7 @@ SUMMARY_LAYOUT = Annotated[
         "--summary-layout", "--summary-layouts", help="paired, transposed; auto: the faster for each shape."
     ),
 ]
-DEVICE = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+DEVICE = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.", autocompletion=device_names)]
 BACKENDS = Annotated[
     str | None,
     typer.Option("--backends", "--backend", help="Stage sets and dense baselines; default: all usable."),

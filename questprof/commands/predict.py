@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from questprof.commands import options
+from questprof.streams import print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -105,8 +106,6 @@ def _print_table(console: Console, table: Table) -> None:
 
 
 def _print_json(profile: Profile, found: Sequence[Outlook], weighed: Sequence[Traffic]) -> None:
-    import msgspec
-
     from questprof.crossover.outlook import plain
 
     document = {
@@ -116,4 +115,4 @@ def _print_json(profile: Profile, found: Sequence[Outlook], weighed: Sequence[Tr
         "settings": [plain(outlook) for outlook in found],
         "traffic": [{"name": one.name, "about": one.about, "source": one.source} for one in weighed],
     }
-    print(msgspec.json.encode(document).decode())
+    print_json(document)

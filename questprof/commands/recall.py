@@ -11,6 +11,7 @@ import typer
 
 from questprof.commands import options
 from questprof.errors import Exit, QuestprofError
+from questprof.streams import print_json
 
 if TYPE_CHECKING:
     from questprof.model import Profile
@@ -211,9 +212,7 @@ def _show(profile: Profile, paths: Paths, timed: Sequence[Profile], json: bool) 
     from questprof.terminal import plain_console
 
     if json:
-        import msgspec
-
-        print(msgspec.json.encode(_document(profile, paths, timed)).decode())
+        print_json(_document(profile, paths, timed))
     else:
         print_recall(plain_console(), profile)
         print_answers(plain_console(), profile, timed)

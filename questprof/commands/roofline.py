@@ -12,6 +12,7 @@ from questprof.commands import options
 from questprof.commands.ending import exit_status
 from questprof.commands.reading import read_as_one
 from questprof.errors import Exit, QuestprofError
+from questprof.streams import print_json
 
 if TYPE_CHECKING:
     from questprof.model import Profile
@@ -133,14 +134,12 @@ def _show(profile: Profile, paths: dict[str, Path | None], json: bool) -> None:
 
     found, env = roofline(profile), profile.header.environment
     if json:
-        import msgspec
-
         document = {
             **{name: str(path) if path else None for name, path in paths.items()},
             **{"environment": env, "sources": SOURCES},
             **as_document(found),
         }
-        print(msgspec.json.encode(document).decode())
+        print_json(document)
     else:
         print_roofline(plain_console(), found, env.device)
     for note in found.notes:

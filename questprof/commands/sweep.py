@@ -15,6 +15,7 @@ from questprof.commands.check_only import check_only as check_kernels
 from questprof.commands.check_only import refuse_useless
 from questprof.commands.ending import exit_status
 from questprof.errors import Exit, QuestprofError
+from questprof.streams import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -204,9 +205,7 @@ def _show_plan(blocks: Sequence[Block], settings: Settings, json: bool) -> None:
     refuse_hopeless(blocks, settings.device)
     document = plan(blocks, settings)
     if json:
-        import msgspec
-
-        print(msgspec.json.encode(document).decode())
+        print_json(document)
     else:
         show(document, plain_console())
 
@@ -269,8 +268,6 @@ def _print_closing(profile: Profile, grid: Grid) -> None:
 
 
 def _print_json(profile: Profile, outputs: Outputs) -> None:
-    import msgspec
-
     from questprof.crossover.sentences import verdicts
     from questprof.scan import scan_rows, series
     from questprof.sweep.display import problems, sources
@@ -291,7 +288,7 @@ def _print_json(profile: Profile, outputs: Outputs) -> None:
         "energy": stage_energies(profile.records),
         "rows": rows,
     }
-    print(msgspec.json.encode(document).decode())
+    print_json(document)
 
 
 def ending(profile: Profile) -> Exit:

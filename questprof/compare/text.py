@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -236,10 +236,3 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "level": LEVEL,
         **msgspec.structs.asdict(outcome),
     }
-
-
-FORMATS: Final[dict[str, Callable[[Outcome, bool], str]]] = {
-    "md": lambda outcome, everything: markdown(outcome, everything=everything),
-    "json": lambda outcome, everything: msgspec.json.encode(document(outcome)).decode(),
-}
-"""Formats that are plain text; `table` needs a console."""

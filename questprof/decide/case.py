@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from questprof.crossover.crossing import Crossover
 from questprof.decide.request import nearest
 
-Answer = Literal["yes", "no", "only above", "only between", "unknown"]
+Answer = Literal["yes", "no", "only above", "only between", "undecided"]
+LEAST_COVERED: Final = 0.5
+"""Share of the requests that lie within the lengths measured, where an answer is one for them."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,16 @@ class Share:
     """Shortest length with a valid pair of figures, tokens."""
     last: int
 
+    @property
+    def outside(self) -> float:
+        """Shorter or longer than any length measured: nothing is known of them."""
+        return self.shorter + self.longer
+
+    @property
+    def covered(self) -> bool:
+        """Whether enough of them lie within the lengths measured."""
+        return 1 - self.outside >= LEAST_COVERED - 1e-9
+
 
 @dataclass(frozen=True)
 class Gain:
@@ -43,6 +55,8 @@ class Gain:
     """measured or modelled, and from what."""
     warm: bool = False
     """Whether a step that it rests on is of a cache, not of memory."""
+    contrary: str = ""
+    """Where attention says the opposite: that it does, and which of the two decides."""
 
     @property
     def measured(self) -> bool:
@@ -100,7 +114,7 @@ class Case:
 
 def faster_at(case: Case, length: float) -> bool:
     """Whether the answer has Quest faster at `length`; never below what was measured above the budget."""
-    if case.answer in ("no", "unknown") or not case.lengths:
+    if case.answer in ("no", "undecided") or not case.lengths:
         return False
     return (case.seq_len or case.lengths[0]) <= length <= (case.until or float("inf"))
 

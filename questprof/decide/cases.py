@@ -24,7 +24,7 @@ ANSWERS: Final[dict[str, Answer]] = {
     "only between": "only between",
     "never in range": "no",
     "trivial": "no",
-    "no valid point": "unknown",
+    "no valid point": "undecided",
 }
 STAGES: Final = ("score", "select", "attend")
 
@@ -45,7 +45,7 @@ def _case(found: Findings, batch: int, rows: Sequence[Row], pairs: Sequence[Pair
     no_gain = "" if mine else _no_gain(found, batch, bool(measured))
     if main is None:
         why = found.missing.get("sweep", "time or memory allowed no point of this batch")
-        return Case(batch, "unknown", None, None, (), None, None, None, no_gain, None, left_out=why)
+        return Case(batch, "undecided", None, None, (), None, None, None, no_gain, None, left_out=why)
     crossing = crossover(main)
     case = Case(
         batch_size=batch,
@@ -65,6 +65,7 @@ def _case(found: Findings, batch: int, rows: Sequence[Row], pairs: Sequence[Pair
         if crossing.steady
         else ("the speed-up crosses 1 more than once; the last crossing is told",),
     )
+    case = _covered(case)
     case = replace(
         case,
         attention=_attention(main, case, asked.reference),
@@ -134,6 +135,13 @@ def _share(one: Series, traffic: Traffic) -> Share | None:
     inside = max(0.0, 1 - shorter - longer)
     faster = (cover(one.rows, traffic).faster_requests or 0.0) * inside
     return Share(traffic.name, number, faster, inside - faster, shorter, longer, first, last)
+
+
+def _covered(case: Case) -> Case:
+    """Undecided where most requests lie outside the lengths measured: nothing is known of them."""
+    if case.share is None or case.share.covered:
+        return case
+    return replace(case, answer="undecided", seq_len=None, until=None)
 
 
 def _attention_limit(one: Series, case: Case, reference: int) -> Limit | None:

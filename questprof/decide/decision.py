@@ -12,7 +12,7 @@ from questprof.decide.checked import BytesFact, bytes_fact, has_points, unstable
 from questprof.decide.evidence import Findings, PartName
 from questprof.errors import Exit
 
-Answer = Literal["yes", "no", "only above", "only between", "partly", "not proven", "unknown"]
+Answer = Literal["yes", "no", "only above", "only between", "partly", "not proven", "undecided"]
 GAINING = ("yes", "only above", "only between", "partly")
 
 
@@ -32,6 +32,8 @@ class Decision:
     dropped: tuple[str, ...]
     warnings: tuple[str, ...]
     status: Exit
+    found: Findings
+    """What it rests on."""
 
 
 def decide(found: Findings) -> Decision:
@@ -56,6 +58,7 @@ def decide(found: Findings) -> Decision:
         dropped=found.dropped,
         warnings=found.warnings,
         status=_status(found, answer, checked, bool(wrong), bool(unstable)),
+        found=found,
     )
 
 
@@ -63,13 +66,13 @@ def together(answers: Sequence[str]) -> Answer:
     """One answer for several batches."""
     kinds = set(answers)
     if not kinds:
-        return "unknown"
+        return "undecided"
     if len(kinds) == 1:
         only: Answer = answers[0]  # type: ignore[assignment]
         return only
     if kinds <= {"yes", "only above"}:
         return "only above"
-    return "unknown" if kinds <= {"no", "unknown"} else "partly"
+    return "undecided" if kinds <= {"no", "undecided"} else "partly"
 
 
 def _status(found: Findings, answer: Answer, checked: BytesFact, wrong: bool, unstable: bool) -> Exit:
@@ -79,9 +82,9 @@ def _status(found: Findings, answer: Answer, checked: BytesFact, wrong: bool, un
     if not has_points(found.sweep):
         timed = found.sweep is not None and not found.sweep.records
         return Exit.INCONCLUSIVE if timed else Exit.MACHINE
-    if unstable or checked.verdict == "inconclusive" or answer == "unknown":
+    if unstable or checked.verdict == "inconclusive" or answer == "undecided":
         return Exit.INCONCLUSIVE
-    return Exit.INCONCLUSIVE if any(case.answer == "unknown" for case in _tried(found)) else Exit.OK
+    return Exit.INCONCLUSIVE if any(case.answer == "undecided" for case in _tried(found)) else Exit.OK
 
 
 def _tried(found: Findings) -> Sequence[Case]:

@@ -11,7 +11,7 @@ from questprof.crossover.sentences import format_length, format_speed_up
 from questprof.decide.case import Case, Gain
 from questprof.decide.decision import Decision
 from questprof.decide.evidence import Findings
-from questprof.decide.sentences import by_batch, percent, remarks, sentence
+from questprof.decide.sentences import by_batch, ms, percent, remarks, sentence
 from questprof.units import format_count
 
 HEADS = ("batch", "answer", "from", "attention", "requests", "ms a token", "saved", "limited by")
@@ -70,7 +70,7 @@ def _cells(case: Case) -> tuple[str, ...]:
         f"{format_speed_up(case.attention[1])} at {format_count(case.attention[0])}"
         if case.attention
         else "-",
-        percent(share.faster) if share else "-",
+        percent(share.faster) if share and share.covered else "-",
         _step_ms(gain) if gain else "-",
         f"{gain.saved_share:.1%}" if gain else "-",
         f"{limit.part}, {percent(limit.share)}" if limit else "-",
@@ -80,7 +80,7 @@ def _cells(case: Case) -> tuple[str, ...]:
 def _step_ms(gain: Gain) -> str:
     """`1.02 -> 0.625 (modelled, warm)`: ms a token, dense and with Quest."""
     marks = ", ".join(["modelled"] * (not gain.measured) + ["warm"] * gain.warm)
-    return f"{gain.dense_ms:.3g} -> {gain.quest_ms:.3g}" + (f" ({marks})" if marks else "")
+    return f"{ms(gain.dense_ms)} -> {ms(gain.quest_ms)}" + (f" ({marks})" if marks else "")
 
 
 def _start(case: Case) -> str:

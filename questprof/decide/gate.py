@@ -19,6 +19,7 @@ from questprof.compare.text import document as outcome_document
 from questprof.compare.text import headline, markdown
 from questprof.compare.verdicts import compare
 from questprof.decide.decision import Decision
+from questprof.decide.sentences import sentence
 from questprof.errors import Exit, QuestprofError
 from questprof.model import Profile, Record
 
@@ -98,12 +99,45 @@ def next_baseline(made: Decision, gates: Sequence[Gate]) -> bool:
     return status(made, [gate for gate in gates if gate.outcome]) == Exit.OK
 
 
+def gate_sentence(made: Decision, gates: Sequence[Gate]) -> str:
+    """The one sentence of the decision, after why the gate fails or does not conclude, where that is so."""
+    why, own = reason(made, gates), sentence(made.found, made)
+    return f"{why} {own}" if why else own
+
+
+def reason(made: Decision, gates: Sequence[Gate]) -> str:
+    """`Fail: new against base: slower; of 9 comparisons 1 slower, 8 same.`; '' where a run passes.
+
+    Comparisons come first, then the checks of the run itself.
+    """
+    found = status(made, gates)
+    if found not in (Exit.CHECK_FAILED, Exit.INCONCLUSIVE):
+        return ""
+    said = [
+        gate.text if gate.outcome else f"{gate.name} {gate.text}" for gate in gates if gate.status == found
+    ]
+    said += _own_reasons(made) if made.status == found else []
+    verdict = VERDICTS[found]
+    return f"{verdict.capitalize()}: {'; '.join(text.rstrip('.') for text in said)}." if said else ""
+
+
+def _own_reasons(made: Decision) -> list[str]:
+    """Why the run itself fails or does not conclude, in short: its sentence says the rest."""
+    if made.status == Exit.CHECK_FAILED:
+        return ["wrong results"] * bool(made.wrong) + ["bytes check failed"] * (
+            made.bytes.verdict == "failed"
+        )
+    unsure = made.bytes.verdict == "inconclusive"
+    return ["samples that would not settle"] * bool(made.unstable) + ["bytes check inconclusive"] * unsure
+
+
 def gate_document(made: Decision, gates: Sequence[Gate]) -> dict[str, object]:
-    """The verdict for JSON, to stand beside the decision."""
+    """The verdict for JSON, to stand over the decision: its sentence takes the place of the decision's."""
     found = status(made, gates)
     return {
         "verdict": VERDICTS[found],
         "status": int(found),
+        "sentence": gate_sentence(made, gates),
         "next_baseline": next_baseline(made, gates),
         "gates": [
             {
@@ -132,6 +166,8 @@ def gate_markdown(made: Decision, gates: Sequence[Gate]) -> str:
     from questprof.decide.document import escape
 
     lines = [f"## questprof ci: {VERDICTS[status(made, gates)]}", ""]
+    if why := reason(made, gates):
+        lines += [escape(why), ""]
     if not gates:
         lines += ["No comparison was asked for: the checks of the run itself are the gate.", ""]
     for gate in gates:

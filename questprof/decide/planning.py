@@ -16,7 +16,7 @@ from questprof.errors import QuestprofError
 from questprof.grid import Block
 from questprof.model import Environment
 from questprof.sweep.estimate import ASSUMED, cost
-from questprof.sweep.pacing import planned, priority
+from questprof.sweep.pacing import num_ends, planned, priority
 from questprof.sweep.settings import Settings
 from questprof.timing.stopping import Rule
 from questprof.units import format_seconds
@@ -67,7 +67,7 @@ def plan_sweep(
     """The blocks that fit into `seconds`, those that tell most first; QuestprofError where none does."""
     costs = [cost(block, environment, settings).seconds for block in blocks]
     start = ASSUMED[environment.device].start_s
-    order = priority(blocks)
+    order = telling(blocks)
     chosen = planned(costs, order, seconds - start)
     if not chosen:
         least = (start + min(costs)) / SWEEP_SHARE
@@ -79,6 +79,18 @@ def plan_sweep(
     kept = tuple(block for index, block in enumerate(blocks) if index in chosen)
     left_out = tuple(block.title for index, block in enumerate(blocks) if index not in chosen)
     return SweepPlan(kept, left_out, start + sum(costs[index] for index in chosen))
+
+
+def telling(blocks: Sequence[Block]) -> list[int]:
+    """Indices of `blocks` by `priority`; of the ends those within the budget, which decide nothing, last."""
+    order, ends = priority(blocks), num_ends(blocks)
+    return sorted(order[:ends], key=lambda index: not _above(blocks[index])) + order[ends:]
+
+
+def _above(block: Block) -> bool:
+    return any(
+        point.policy != "dense" and point.seq_len > (point.token_budget or 0) for point in block.points
+    )
 
 
 def paced_rule(rule: Rule, num_blocks: int, seconds: float, start_s: float) -> Rule:

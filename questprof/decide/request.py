@@ -36,8 +36,8 @@ DEFAULTS: Final[dict[Device, Defaults]] = {
     "cpu": Defaults("tiny", "1k..8k", 32768, "512", "fp32", "2m"),
     "cuda": Defaults("llama-3.1-8b", "2k..128k", 131072, "2048", "fp16", "10m"),
 }
-SHORTEST: Final = 1024
-"""Tokens of the shortest length that traffic asks for."""
+SHORTEST: Final = 32
+"""Tokens of the shortest length that traffic asks for: two pages of the usual size."""
 REFERENCE: Final = 32768
 """Tokens at which gains are told where no traffic says otherwise."""
 TRACED_TOKENS: Final = 1024
@@ -160,7 +160,7 @@ def choose_lengths(
 def spanning(traffic: Traffic, budget: int, longest: int) -> tuple[int, ...]:
     """Doublings from below the shortest request to above the longest, within SHORTEST and `longest`.
 
-    One length above the budget is always among them, as nothing is gained below.
+    One length above the budget is always among them, as nothing is gained below: there the ends do.
     """
     shortest, most = min(traffic.lengths), max(2 * budget, *traffic.lengths)
     first = SHORTEST
@@ -169,7 +169,8 @@ def spanning(traffic: Traffic, budget: int, longest: int) -> tuple[int, ...]:
     lengths = [min(first, longest)]
     while lengths[-1] < min(most, longest):
         lengths.append(2 * lengths[-1])
-    return tuple(length for length in lengths if length <= longest)
+    kept = {lengths[0], *(length for length in lengths if 2 * length > budget)}
+    return tuple(sorted(length for length in kept if length <= longest))
 
 
 def middle(traffic: Traffic) -> float:

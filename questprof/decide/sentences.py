@@ -10,20 +10,23 @@ from questprof.decide.case import Case, Gain, Share
 from questprof.decide.checked import BytesFact, some
 from questprof.decide.decision import Decision
 from questprof.decide.evidence import Findings
-from questprof.units import format_count
+from questprof.units import count, format_count
 
 HEADS = {
     "yes": "Yes",
     "no": "No",
     "partly": "It depends on the batch",
     "not proven": "Not proven",
-    "unknown": "Not decided",
+    "undecided": "Undecided",
 }
 NO_LIMIT = "what limits it is not known"
 
 
 def sentence(found: Findings, made: Decision) -> str:
-    """The one sentence: answer, where, share of requests, gain per token, what limits it, what is missing."""
+    """The one sentence: answer, where, share of requests, gain per token, what limits it, what is missing.
+
+    A check that fails comes before all of them.
+    """
     asked = found.asked
     device = found.environment.device_name + " (CPU figures)" * (asked.device == "cpu")
     whose = "" if asked.backend == "questprof" else f" with kernels {asked.backend}"
@@ -32,8 +35,9 @@ def sentence(found: Findings, made: Decision) -> str:
         parts = _of_case(made.cases[0])
     else:
         parts = [_reaches(made.cases), _shares(made.cases), _gains(made.cases), _limits(made.cases)]
-    parts += [_bytes(made.bytes), f"wrong results: {some(made.wrong)}" if made.wrong else ""]
-    return f"{head(made)}: {place}: {'; '.join(filter(None, parts))}."
+    wrong, checked = f"wrong results: {some(made.wrong)}" if made.wrong else "", _bytes(made.bytes)
+    parts = [checked, *parts] if made.bytes.verdict == "failed" else [*parts, checked]
+    return f"{head(made)}: {place}: {'; '.join(filter(None, (wrong, *parts)))}."
 
 
 def by_batch(made: Decision) -> tuple[str, ...]:
@@ -51,7 +55,8 @@ def _of_case(case: Case) -> list[str]:
         if case.limit
         else NO_LIMIT
     )
-    return [f"Quest is {reach(case)}", share_text(case.share) if case.share else "", _gain(case), limit]
+    share = share_text(case.share) if case.share and case.share.covered else ""
+    return [f"Quest is {reach(case)}", share, _gain(case), limit]
 
 
 def head(made: Decision) -> str:
@@ -101,7 +106,8 @@ def _reach(case: Case) -> str:
         if not span:
             return "no faster, as the budget covers every length measured"
         return f"not faster {_everywhere(case, 'any')}, {span}{agree}"
-    why = "; ".join((*case.notes, *filter(None, [case.left_out]))) or "no valid pair of figures"
+    outside = _uncovered(case.share) if case.share and not case.share.covered else ""
+    why = "; ".join(filter(None, (outside, *case.notes, case.left_out))) or "no valid pair of figures"
     return f"neither proven faster nor slower ({why})"
 
 
@@ -128,13 +134,23 @@ def _agreeing(found: Crossover | None, case: Case) -> str:
 
 def share_text(share: Share) -> str:
     """`it is faster for 62 % of the 1000 requests of lengths.csv`, and which of them no length covers."""
-    said = f"it is faster for {percent(share.faster)} of the {share.num_requests} requests of {share.traffic}"
-    outside = [
-        f"{percent(part)} are {word} than {format_count(end)}"
-        for part, word, end in ((share.shorter, "shorter", share.first), (share.longer, "longer", share.last))
-        if part > 0
-    ]
-    return said + (f" ({' and '.join(outside)}, where nothing was measured)" if outside else "")
+    whose = f"the {count(share.num_requests, 'request')} of {share.traffic}"
+    said = f"it is faster for {percent(share.faster)} of {whose}"
+    return said + (f" ({_outside(share)}, where nothing valid was measured)" if share.outside > 0 else "")
+
+
+def _outside(share: Share) -> str:
+    """`25 % are shorter than 1k and 50 % are longer than 8k`."""
+    sides = ((share.shorter, "shorter", share.first), (share.longer, "longer", share.last))
+    return " and ".join(
+        f"{percent(part)} are {word} than {format_count(end)}" for part, word, end in sides if part > 0
+    )
+
+
+def _uncovered(share: Share) -> str:
+    """`75 % of the 4 requests of lengths.csv lie where nothing valid was measured: ...`."""
+    whose = f"{percent(share.outside)} of the {count(share.num_requests, 'request')} of {share.traffic}"
+    return f"{whose} lie where nothing valid was measured: {_outside(share)}"
 
 
 def percent(share: float) -> str:
@@ -159,12 +175,13 @@ def _gain(case: Case) -> str:
 
 def gain_text(gain: Gain) -> str:
     """`at 32k a token takes 7.1 ms instead of 8.05 ms, 0.95 ms or 12 % less`, and whether that is warm."""
-    saved = gain.saved_ms
+    saved, word = gain.saved_ms, "less" if gain.saved_ms >= 0 else "more"
     modelled = "" if gain.measured else " (modelled from measured steps)"
     warm = ", warm (times of a cache, not of memory)" * gain.warm
+    contrary = f" ({gain.contrary})" if gain.contrary else ""
     return (
-        f"{gain.where} a token takes {_ms(gain.quest_ms)} ms instead of {_ms(gain.dense_ms)} ms, "
-        f"{_ms(abs(saved))} ms or {_percent(gain)} {'less' if saved >= 0 else 'more'}{modelled}{warm}"
+        f"{gain.where} a token takes {ms(gain.quest_ms)} ms instead of {ms(gain.dense_ms)} ms, "
+        f"{ms(abs(saved))} ms or {_percent(gain)} {word}{modelled}{warm}{contrary}"
     )
 
 
@@ -173,7 +190,10 @@ def _percent(gain: Gain) -> str:
     return f"{share:.1f} %" if share < 9.95 else f"{share:.0f} %"
 
 
-def _ms(value: float) -> str:
+def ms(value: float) -> str:
+    """Milliseconds, three significant digits; below a hundredth there are none to tell."""
+    if 0 < value < 0.01:
+        return "less than 0.01"
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
@@ -189,7 +209,7 @@ def _reaches(made: Sequence[Case]) -> str:
 
 
 def _shares(made: Sequence[Case]) -> str:
-    shares = {case.batch_size: case.share for case in made if case.share}
+    shares = {case.batch_size: case.share for case in made if case.share and case.share.covered}
     if not shares:
         return ""
     first = next(iter(shares.values()))
@@ -198,7 +218,9 @@ def _shares(made: Sequence[Case]) -> str:
         groups.setdefault(percent(share.faster), []).append(batch)
     everywhere = len(groups) == 1 and len(shares) == len(made)
     said = [text + ("" if everywhere else f" (batch {_and(batches)})") for text, batches in groups.items()]
-    return f"it is faster for {', '.join(said)} of the {first.num_requests} requests of {first.traffic}"
+    return (
+        f"it is faster for {', '.join(said)} of the {count(first.num_requests, 'request')} of {first.traffic}"
+    )
 
 
 def _gains(made: Sequence[Case]) -> str:
@@ -218,7 +240,8 @@ def _gains(made: Sequence[Case]) -> str:
 def _saving(gain: Gain) -> str:
     """`0.95 ms (12 %) less at 32k`."""
     word = "less" if gain.saved_ms >= 0 else "more"
-    return f"{_ms(abs(gain.saved_ms))} ms ({_percent(gain)}) {word} {gain.where}{' (warm)' * gain.warm}"
+    saved, contrary = ms(abs(gain.saved_ms)), f" ({gain.contrary})" if gain.contrary else ""
+    return f"{saved} ms ({_percent(gain)}) {word} {gain.where}{' (warm)' * gain.warm}{contrary}"
 
 
 def _limits(made: Sequence[Case]) -> str:
@@ -252,7 +275,7 @@ def remarks(made: Decision) -> tuple[str, ...]:
         if case.warm_steps:
             warm = f"whole steps are warm {case.warm_steps}: times of a cache, not of memory"
             said.append(f"batch {case.batch_size}: {warm}")
-        if case.answer != "unknown":  # there the sentence has them
+        if case.answer != "undecided":  # there the sentence has them
             said += [f"batch {case.batch_size}: {note}" for note in case.notes]
             said += [f"batch {case.batch_size}, left out: {case.left_out}"] if case.left_out else []
     return tuple(text[0].upper() + text[1:] for text in (*said, *made.warnings, *_advice(made)))

@@ -36,9 +36,16 @@ def with_steps(case: Case, pairs: Sequence[Pair], reference: int, traffic: Traff
     pair = next(pair for pair in pairs if pair.point.seq_len == at)
     limit = _step_limit(pair.quest) if case.answer != "no" else case.limit
     gain = (
-        _traffic_gain(judged, pairs, traffic) if traffic and judged.answer not in ("no", "unknown") else None
+        _traffic_gain(judged, pairs, traffic)
+        if traffic and judged.answer not in ("no", "undecided")
+        else None
     )
-    return replace(judged, gain=gain or _measured_gain(pair), no_gain="", limit=limit or case.limit)
+    return replace(
+        judged,
+        gain=gain or replace(_measured_gain(pair), contrary=_contrary(case, judged, pair)),
+        no_gain="",
+        limit=limit or case.limit,
+    )
 
 
 def _step_limit(step: Breakdown) -> Limit | None:
@@ -60,6 +67,21 @@ def _measured_gain(pair: Pair) -> Gain:
     return Gain(pair.dense.us / 1e3, pair.quest.us / 1e3, where, source, pair.warm)
 
 
+def _contrary(case: Case, judged: Case, pair: Pair) -> str:
+    """Where attention, `case`, says the opposite of the step that is told: so, and which decides.
+
+    Both steps are the same but for their attention: where that is slower, a faster step is no evidence.
+    Where the answer, `judged`, is undecided, neither does, and the answer says why.
+    """
+    attention, saved = faster_at(case, pair.point.seq_len), pair.dense.us - pair.quest.us
+    if judged.answer == "undecided" or not case.lengths or not saved or attention == (saved > 0):
+        return ""
+    if not attention:
+        return "though its attention is slower there: attention decides, as nothing else of the step differs"
+    decides = "the whole step decides" if judged.answer == "no" else "a difference within the step's noise"
+    return f"though its attention is faster there: {decides}"
+
+
 def _overruled(case: Case, pairs: Sequence[Pair]) -> Case:
     """Attention's answer, unless whole steps at a length where it has Quest faster say otherwise."""
     within = [pair for pair in pairs if faster_at(case, pair.point.seq_len)]
@@ -71,7 +93,7 @@ def _overruled(case: Case, pairs: Sequence[Pair]) -> Case:
     if within and len(against) + len(unsure) == len(within):
         note = "attention gains, but the gain of a whole step is within its noise"
         return replace(
-            case, share=None, answer="unknown", seq_len=None, until=None, notes=(*case.notes, note)
+            case, share=None, answer="undecided", seq_len=None, until=None, notes=(*case.notes, note)
         )
     if not against:
         return case

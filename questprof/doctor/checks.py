@@ -14,7 +14,9 @@ from questprof.units import count, format_bytes
 TORCH: Final = "pip install 'torch>=2.11,<2.14'"
 TRITON: Final = "pip install 'triton>=3.6,<3.10'"
 TORCH_RANGE: Final = ((2, 11), (2, 14))
+NUMBA: Final = "pip install 'numba>=0.61'"
 TRITON_RANGE: Final = ((3, 6), (3, 10))
+UNTRIED: Final = "; its import took too long to try it"
 BUSY_SHARE: Final = 0.75
 """Of the threads: a load average from there on."""
 LEAST_BYTES: Final = 512 << 20
@@ -94,21 +96,35 @@ def triton(facts: Facts) -> Finding:
             "triton", "fix" if facts.has_gpu else "warning", f"not installed: {what}", "Install it.", TRITON,
             blocks=facts.has_gpu,
         )  # fmt: skip
+    if facts.triton_error:
+        return _broken("triton", version, facts.triton_error, TRITON, blocks=facts.has_gpu)
     if _outside(version, TRITON_RANGE):
         why = f"{version} is not among the tested versions, 3.6 to 3.9"
         return Finding("triton", "warning", why, "Take a tested one.", TRITON)
-    return Finding("triton", "ok", version)
+    return Finding("triton", "ok", version + (UNTRIED if facts.triton_error is None else ""))
+
+
+def _broken(package: str, version: str, error: str, command: str, *, blocks: bool) -> Finding:
+    """An installed package that cannot be imported."""
+    why = f"{version}, but it does not start: {error}"
+    fix = f"Install it anew; look too for a {package}.py of your own that hides it."
+    return Finding(
+        package, "fix" if blocks else "warning", why, fix, f"{command} --force-reinstall", blocks=blocks
+    )
 
 
 def numba(facts: Facts) -> Finding:
     """What compiles the CPU stages."""
     version = facts.versions.get("numba", "")
-    if version:
-        return Finding("numba", "ok", f"{version}: stages on the CPU")
     blocks = not facts.has_gpu
+    if version and facts.numba_error:
+        return _broken("numba", version, facts.numba_error, NUMBA, blocks=blocks)
+    if version:
+        untried = UNTRIED if facts.numba_error is None else ""
+        return Finding("numba", "ok", f"{version}: stages on the CPU{untried}")
     return Finding(
         "numba", "fix" if blocks else "warning", "not installed: no stage runs on the CPU", "Install it.",
-        "pip install 'numba>=0.61'", blocks=blocks,
+        NUMBA, blocks=blocks,
     )  # fmt: skip
 
 

@@ -99,6 +99,9 @@ class Facts:
     device_files: bool = False
     """Whether the system has device files of an NVIDIA GPU."""
     torch: TorchFacts | None = None
+    numba_error: str | None = ""
+    """Why an import of numba fails; '' where it works, None where it did not end in time."""
+    triton_error: str | None = ""
     nvml: NvmlFacts | None = None
     nvrtc: str = ""
     nvrtc_error: str = ""

@@ -1,6 +1,7 @@
 """The edge of the doctor: looks at the machine. Each probe is bounded in time, and what fails is noted.
 
-Programs that may hang (torch's import, ncu) run as children with a time limit, side by side.
+Programs that may hang (imports of torch, numba and triton, ncu) run as children with a time limit, side by
+side.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
@@ -87,6 +89,22 @@ def torch_facts(seconds: float = TORCH_SECONDS) -> TorchFacts | None:
         return TorchFacts(error=f"its import ended the process: {said}")
     capability = answer.pop("capability", None)
     return TorchFacts(**answer, capability=tuple(capability) if capability else None)
+
+
+def import_error(package: str, attribute: str, seconds: float = TORCH_SECONDS) -> str | None:
+    """Why a child process cannot import `package` with its `attribute`; '' where it can, None out of time."""
+    command = [sys.executable, "-m", "questprof.doctor.import_child", package, attribute]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    try:
+        return str(json.loads(done.stdout.splitlines()[-1])["error"])
+    except (IndexError, ValueError, TypeError, KeyError):
+        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        return f"its import ended the process: {said}"
 
 
 def nvml_facts() -> NvmlFacts:
@@ -206,6 +224,8 @@ def commit() -> str:
 
 PROBES: Final[dict[str, Callable[[], Any]]] = {
     "torch": torch_facts,
+    "numba_error": partial(import_error, "numba", "njit"),
+    "triton_error": partial(import_error, "triton", "jit"),
     "ncu": ncu_facts,
     "nvml": nvml_facts,
     "nvrtc": nvrtc_version,

@@ -77,10 +77,11 @@ class Brings(Struct, frozen=True):
 
 
 class Began(Struct, frozen=True):
-    """A stage whose launches come next: what a process that dies was at."""
+    """A stage whose launches come next: what a process that dies or hangs was at."""
 
     began: str
     setting: str
+    case: str = ""
 
 
 class Finished(Struct, frozen=True):

@@ -118,9 +118,12 @@ def _wrong_ids(
     """How the ids `row` differ from `right`, and the first page that does."""
     at = next(i for i, (a, b) in enumerate(zip(row, right, strict=True)) if a != b)
     pages, missing = scene.cache.num_pages[request], [page for page in right if page not in row]
-    repeated = next((page for i, page in enumerate(row) if page in row[:i]), None)
+    repeated = next((page for i, page in enumerate(row) if page in row[:i] and page != -1), None)
     outside = next((page for page in row if not 0 <= page < pages), None)
     fix = f"The {len(right)} best pages in ascending order; equal scores go to the lower page."
+    if set(row) == {-1}:
+        why = f"no page was written: page_ids holds -1 alone, not {right}"
+        return FaultError(why, fix, Place(request, head, right[0]))
     if sorted(row) == right:
         return FaultError(
             f"the right pages in another order, {row}", "Write them ascending.", Place(request, head, row[at])

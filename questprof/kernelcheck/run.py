@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from questprof.backends.user import StageSet, stage_set
-from questprof.backends.user_launch import out_of_memory
+from questprof.backends.user_launch import raised
+from questprof.backends.user_memory import out_of_memory
 from questprof.backends.user_module import first_line, where
 from questprof.errors import QuestprofError
 from questprof.kernelcheck.findings import Began, Brings, FaultError, Order, Setting, StageFinding
@@ -20,14 +21,16 @@ def check_stages(order: Order) -> Iterator[Brings | Began | StageFinding]:
     yield Brings(tuple(stages.stages))
     for setting in order.settings:
         for stage in stages.stages:
-            yield Began(stage, setting.title)
-            yield _check(stages, stage, order, setting)
+            yield (yield from _check(stages, stage, order, setting))
 
 
-def _check(stages: StageSet, stage: str, order: Order, setting: Setting) -> StageFinding:
-    """The first fault of `stage` over `setting`, or how accurate it is over all its cases."""
+def _check(
+    stages: StageSet, stage: str, order: Order, setting: Setting
+) -> Generator[Began, None, StageFinding]:
+    """The first fault of `stage` over `setting`, or how accurate it is over all its cases; each is told."""
     outcomes: list[Outcome] = []
     for scene in scenes(order, setting):
+        yield Began(stage, setting.title, scene.case)
         try:
             outcomes.append(check_stage(stages, stage, scene))
         except FaultError as fault:
@@ -39,7 +42,10 @@ def _check(stages: StageSet, stage: str, order: Order, setting: Setting) -> Stag
             return _with(StageFinding(stage, setting.title, "fail", scene.case), why, error.fix)
         except Exception as error:
             if out_of_memory(error):
-                raise
+                if not where(error):  # of no line of the kernel's: the machine has too little for the check
+                    raise
+                told = raised(order.source, stage, error)
+                return _with(StageFinding(stage, setting.title, "fail", scene.case), told.why, told.fix)
             why = f"checking it ended in {type(error).__name__}: {first_line(error)}{where(error)}"
             fix = "docs/kernels.md says what the stage is given."
             return _with(StageFinding(stage, setting.title, "fail", scene.case), why, fix)

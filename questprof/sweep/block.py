@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from questprof import ledger
-from questprof.backends import FILLER, Backend, load
-from questprof.backends.user_launch import behind, out_of_memory
+from questprof.backends import FILLER, Backend, load, user
+from questprof.backends.user_launch import behind
+from questprof.backends.user_memory import AsksTooMuchError, out_of_memory
 from questprof.checks import check, sign_share, union_ratio
 from questprof.environment import available_bytes
 from questprof.errors import QuestprofError
@@ -73,21 +74,38 @@ def memory_shortage(point: Point, backend: Backend, device: str) -> str:
 def _run_fitting(block: Block, backends: dict[str, Backend], machine: Machine) -> Iterator[Record]:
     import torch
 
+    rest: tuple[Point, ...] = ()
     try:
         records = list(_measure(block, backends, machine))
-    except (RuntimeError, MemoryError) as error:
-        if refused := behind(error):
+    except (RuntimeError, MemoryError, AsksTooMuchError) as error:
+        refused = behind(error)
+        greedy = [point for point in block.points if _is_greedy(point.backend, refused)]
+        if greedy and refused:
+            rest = tuple(point for point in block.points if point not in greedy)
+            reason = f"{refused.what}: {refused.why}"
+            records = [_record(point, machine, "wrong", reason) for point in greedy]
+        elif refused:
             raise refused from error
-        if not out_of_memory(error):
+        elif not out_of_memory(error):
             raise
-        free = format_bytes(available_bytes(machine.environment.device))
-        predicted = format_bytes(cache_bytes(block.points[0]))
-        reason = f"predicted to fit ({predicted} a cache), but {_first_line(error)}; {free} are free"
-        records = [_record(point, machine, "oom", reason) for point in block.points]
+        else:
+            free = format_bytes(available_bytes(machine.environment.device))
+            predicted = format_bytes(cache_bytes(block.points[0]))
+            reason = f"predicted to fit ({predicted} a cache), but {_first_line(error)}; {free} are free"
+            records = [_record(point, machine, "oom", reason) for point in block.points]
     gc.collect()
     if machine.environment.device == "cuda":
         torch.cuda.empty_cache()
     yield from records
+    if rest:  # the others' points know nothing of it
+        yield from _run_fitting(replace(block, points=rest), backends, machine)
+
+
+def _is_greedy(backend: str, error: QuestprofError | None) -> bool:
+    """Whether `backend` stands for the user's kernel set that asked for more memory than there is."""
+    if not isinstance(error, AsksTooMuchError) or backend not in user.registered():
+        return False
+    return user.source_of(backend) == error.source
 
 
 def _first_line(error: Exception) -> str:

@@ -12,6 +12,7 @@ import pytest
 from questprof import backends
 from questprof.backends import Backend, user
 from questprof.backends.user_launch import behind
+from questprof.backends.user_memory import AsksTooMuchError, asked_bytes
 from questprof.errors import Exit, QuestprofError
 from questprof.model import Point, Shape
 
@@ -316,8 +317,9 @@ def test_an_interrupt_goes_through_a_kernel(module: ModuleType) -> None:
 def test_a_variant_is_one_line_that_steers_nothing(module: ModuleType) -> None:
     module.stages = {"score": mine, "variant": "v2\n\x1b[31m fast"}
     assert user.stage_set("my_kernels:stages").variant == "my_kernels:stages v2 ?[31m fast"
-    module.stages = {"score": mine, "variant": 7}
-    assert user.stage_set("my_kernels:stages").variant == "my_kernels:stages"
+    module.stages = {"score": mine, "variant": 3}
+    with pytest.raises(QuestprofError, match="its variant is 3, not a string"):
+        user.stage_set("my_kernels:stages")
 
 
 def test_want_of_memory_stays_what_it_is(module: ModuleType) -> None:
@@ -327,6 +329,69 @@ def test_want_of_memory_stays_what_it_is(module: ModuleType) -> None:
     module.stages = {"score": hungry}
     with pytest.raises(MemoryError):
         user.stage_set("my_kernels:stages").stages["score"]()
+
+
+REFUSALS = (
+    (
+        RuntimeError,
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate {} bytes. Error code 12",
+    ),
+    (MemoryError, "Unable to allocate {} bytes for an array"),
+)
+
+
+@pytest.mark.parametrize(("kind", "says"), REFUSALS)
+def test_more_than_all_memory_at_once_is_the_kernels_fault(
+    kind: type[Exception], says: str, module: ModuleType
+) -> None:
+    asked = 1 << 30
+
+    def hungry(q: Any, cache: Any, scores: Any) -> None:
+        raise kind(says.format(asked))
+
+    module.stages = {"score": hungry}
+    score = user.stage_set("my_kernels:stages").stages["score"]
+    with pytest.raises(kind):  # this machine has as much: others may hold it
+        score(1, 2, 3)
+    asked = 1 << 62
+    line = hungry.__code__.co_firstlineno + 1
+    with pytest.raises(
+        AsksTooMuchError, match=rf"it raised {kind.__name__}: .*\(test_user.py:{line}\)"
+    ) as caught:
+        score(1, 2, 3)
+    assert caught.value.source == "my_kernels:stages"
+    assert caught.value.status == Exit.CHECK_FAILED
+
+
+@pytest.mark.parametrize(
+    ("says", "num_bytes"),
+    [
+        ("CUDA out of memory. Tried to allocate 4.50 GiB. GPU 0 has", 9 << 29),
+        ("Unable to allocate 8.00 EiB for an array with shape", 8 << 60),
+        ("you tried to allocate 12 bytes. Error", 12),
+        ("CUDA out of memory.", 0),
+    ],
+)
+def test_what_a_refused_allocation_asked_for(says: str, num_bytes: int) -> None:
+    assert asked_bytes(MemoryError(says)) == num_bytes
+
+
+@pytest.mark.parametrize(
+    ("returned", "why"),
+    [
+        (-1, "it returned -1, a negative number"),
+        (2.5, "it returned a float, not a whole number"),
+        (None, "it returned a NoneType"),
+        (10**15, "it returned 1000000000000000: more scratch than the memory holds"),
+    ],
+)
+def test_scratch_floats_return_a_count_that_memory_holds(returned: Any, why: str, module: ModuleType) -> None:
+    module.stages = {"attend": mine_attend, "scratch_floats": {"attend": lambda *_: returned}}
+    count = user.stage_set("my_kernels:stages").scratch_floats["attend"]
+    with pytest.raises(QuestprofError, match=why) as caught:
+        count(None, None, None)
+    assert caught.value.what == "stage scratch_floats of my_kernels:stages"
+    assert caught.value.status == Exit.CHECK_FAILED
 
 
 def test_only_dense_may_return_its_output(module: ModuleType) -> None:

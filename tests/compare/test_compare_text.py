@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
@@ -11,7 +12,7 @@ from profiles import SHAPE, profile
 from questprof.compare.outcome import Outcome
 from questprof.compare.pairs import across
 from questprof.compare.spread import Spread
-from questprof.compare.text import FORMATS, headline, markdown, print_table, statements
+from questprof.compare.text import document, headline, markdown, print_table, statements
 from questprof.compare.verdicts import compare
 
 
@@ -121,7 +122,7 @@ def test_names_of_a_profile_stay_text(name: str) -> None:
 
 
 def test_json_is_one_document_with_all_of_it() -> None:
-    found = json.loads(FORMATS["json"](_outcome(), False))
+    found = json.loads(msgspec.json.encode(document(_outcome())))
     assert found["verdict"] == "slower"
     assert found["counts"] == {"slower": 1, "faster": 0, "undecided": 0, "within spread": 0, "same": 2}
     assert found["comparisons"][0]["ratio"] == 1.5

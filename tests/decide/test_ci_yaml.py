@@ -113,22 +113,33 @@ def test_the_documented_inputs_and_outputs_are_the_actions() -> None:
     (job,) = example["jobs"].values()
     assert set(job["steps"][-1]["with"]) <= set(action["inputs"])
     assert all(f"`{name}`" in text for name in action["outputs"])
+    # questprof is on no package index: what is installed lies in the checkout that the action is taken from.
+    (used,) = (step for step in job["steps"] if "actions/questprof" in step["uses"])
+    (checkout,) = (step for step in job["steps"] if "path" in step.get("with", {}))
+    assert used["uses"] == f"./{checkout['with']['path']}/.github/actions/questprof"
+    assert used["with"]["install"].startswith(f"./{checkout['with']['path']}[")
 
 
 FAKE = """#!/usr/bin/env python3
 import json, os, sys
 json.dump(sys.argv[1:], open(os.environ["SEEN"], "w"))
 print("error: it lacks\\n  why: a reason\\n  fix: give one", file=sys.stderr)
-if "SILENT" not in os.environ:
-    print(json.dumps({"sentence": "Yes: 12 %\\nof it", "verdict": "pass", "next_baseline": True}))
+verdict = {"0": "pass", "1": "fail", "3": "cannot run", "4": "inconclusive"}.get(os.environ["STATUS"])
+document = {"sentence": "Yes: 12 %\\nof it", "verdict": verdict, "next_baseline": True}
+print(os.environ.get("SAYS", json.dumps(document)), end="")
+if "SUMMARY" in os.environ:
+    open(os.environ["GITHUB_STEP_SUMMARY"], "a").write(os.environ["SUMMARY"])
 sys.exit(int(os.environ["STATUS"]))
 """
 
 
 def run_action(
-    tmp_path: Path, status: int, silent: bool = False, **inputs: str
+    tmp_path: Path, status: int, says: str | None = None, summary: str | None = None, **inputs: str
 ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """The action's script over a questprof that notes its arguments and ends with `status`."""
+    """The action's script over a questprof that notes its arguments and ends with `status`.
+
+    `says` in place of its document, and `summary` what it adds to that of the job.
+    """
     tool = tmp_path / "bin" / "questprof"
     tool.parent.mkdir(exist_ok=True)
     tool.write_text(FAKE)
@@ -137,7 +148,8 @@ def run_action(
     environment = os.environ | given | {
         "PATH": f"{tool.parent}:{os.environ['PATH']}", "SEEN": str(tmp_path / "seen.json"),
         "STATUS": str(status), "GITHUB_OUTPUT": str(tmp_path / "outputs"),
-    } | ({"SILENT": "1"} if silent else {})  # fmt: skip
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+    } | {name: text for name, text in (("SAYS", says), ("SUMMARY", summary)) if text is not None}  # fmt: skip
     done = subprocess.run(
         ["bash", str(ACTION / "run.sh")],
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
@@ -146,23 +158,23 @@ def run_action(
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "says"),
+    ("status", "code", "verdict", "says"),
     [
-        (0, 0, "::notice title=questprof passed::"),
-        (1, 1, "::error title=questprof failed::"),
-        (2, 2, "::error title=questprof stopped::"),
-        (3, 3, "::error title=questprof cannot run here::"),
-        (4, 0, "::notice title=questprof inconclusive::"),
-        (130, 130, "::error title=questprof stopped::"),
+        (0, 0, "pass", "::notice title=questprof passed::"),
+        (1, 1, "fail", "::error title=questprof failed::"),
+        (2, 2, "", "::error title=questprof stopped::"),
+        (3, 3, "cannot run", "::error title=questprof cannot run here::"),
+        (4, 0, "inconclusive", "::notice title=questprof inconclusive::"),
+        (130, 130, "", "::error title=questprof stopped::"),
     ],
 )
-def test_statuses_map(tmp_path: Path, status: int, code: int, says: str) -> None:
+def test_statuses_map(tmp_path: Path, status: int, code: int, verdict: str, says: str) -> None:
     done, _ = run_action(tmp_path, status)
     assert done.returncode == code
     assert says in done.stdout
     outputs = (tmp_path / "outputs").read_text()
     assert f"status={status}\n" in outputs
-    assert "verdict=pass\n" in outputs
+    assert f"verdict={verdict}\n" in outputs
     assert "sentence=Yes: 12 % of it\n" in outputs  # a line break would be an output of its own
     assert "next_baseline=true\n" in outputs
     assert "Yes: 12 %25 of it" in done.stdout  # as annotations spell it
@@ -172,7 +184,7 @@ def test_statuses_map(tmp_path: Path, status: int, code: int, says: str) -> None
 def test_a_run_without_a_verdict_gives_what_it_said_last_as_its_reason(
     tmp_path: Path, status: int, title: str
 ) -> None:
-    done, _ = run_action(tmp_path, status, silent=True)
+    done, _ = run_action(tmp_path, status, says="")
     reason = "error: it lacks why: a reason fix: give one"
     assert f"::error title=questprof {title}::" in done.stdout
     assert "%0Awhy: a reason%0Afix: give one" in done.stdout
@@ -181,6 +193,57 @@ def test_a_run_without_a_verdict_gives_what_it_said_last_as_its_reason(
     assert f"sentence={reason}\n" in outputs
     assert "verdict=\n" in outputs
     assert "next_baseline=\n" in outputs
+
+
+@pytest.mark.parametrize("status", [0, 4])
+@pytest.mark.parametrize(
+    "document",
+    [
+        "",
+        "a kernel was here",
+        '{"verdict": "pass"',
+        "[1]",
+        '{"verdict": "fail", "next_baseline": true}',
+        "{}",
+    ],
+)
+def test_a_status_that_passes_needs_its_verdict(tmp_path: Path, status: int, document: str) -> None:
+    """A kernel that ends the process, with any status, is no green job."""
+    done, _ = run_action(tmp_path, status, says=document)
+    assert done.returncode == 1
+    assert (
+        f"::error title=questprof failed::the run ended without a verdict (exit status {status}"
+        in done.stdout
+    )
+    assert "::notice" not in done.stdout
+    outputs = (tmp_path / "outputs").read_text()
+    assert "status=1\n" in outputs
+    assert "sentence=the run ended without a verdict" in outputs
+    assert "next_baseline=\n" in outputs
+    summary = (tmp_path / "summary.md").read_text()
+    assert summary.startswith("## questprof ci: fail\n\n~~~text\nthe run ended without a verdict")
+
+
+def test_a_pass_does_not_excuse_an_inconclusive_status(tmp_path: Path) -> None:
+    assert run_action(tmp_path, 4, says='{"verdict": "pass"}')[0].returncode == 1
+    assert run_action(tmp_path, 0, says='{"verdict": "inconclusive"}')[0].returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "heading"), [(1, "fail"), (2, "stopped (exit status 2)"), (3, "cannot run here")]
+)
+def test_a_run_that_wrote_no_summary_has_its_reason_there(tmp_path: Path, status: int, heading: str) -> None:
+    run_action(tmp_path, status, says="")
+    (first, *_, said, why, fix, last) = (tmp_path / "summary.md").read_text().splitlines()
+    assert first == f"## questprof ci: {heading}"
+    assert (said, why, fix, last) == ("error: it lacks", "why: a reason", "fix: give one", "~~~")
+
+
+@pytest.mark.parametrize("status", [0, 1, 3, 4])
+def test_a_summary_that_is_there_stays_as_it_is(tmp_path: Path, status: int) -> None:
+    (tmp_path / "summary.md").write_text("of another step\n")
+    run_action(tmp_path, status, summary="the run's own\n")
+    assert (tmp_path / "summary.md").read_text() == "of another step\nthe run's own\n"
 
 
 def test_the_mapping_alone_without_a_sentence() -> None:

@@ -12,7 +12,7 @@ from profiles import GQA_SHAPE, dense, profile, quest, two_baselines
 from questprof.decide.case import Case, faster_at
 from questprof.decide.cases import cases
 from questprof.decide.evidence import Findings
-from questprof.model import Clocks
+from questprof.model import Clocks, Record
 
 
 def only(found: Findings) -> Case:
@@ -48,6 +48,18 @@ def test_shares_of_requests() -> None:
     shares = (case.share.shorter, case.share.slower, case.share.faster, case.share.longer)
     assert shares == pytest.approx((0.2, 0.2, 0.4, 0.2))
     assert (case.share.first, case.share.last) == (2048, 32768)
+
+
+@pytest.mark.parametrize("us", [(1.0, 1.0, 2.0), (98.0, 2.0, 100.0)])
+def test_requests_where_nothing_was_measured_are_no_yes_and_no_no(us: tuple[float, float, float]) -> None:
+    """Measured at 2k and 4k; of four requests one is shorter and two are longer, of two one is longer."""
+    sweep = profile(*(one for n in (2048, 4096) for one in (dense(n, 100.0), quest(n, us))))
+    case = only(findings(sweep=sweep, steps=None, asked=asked(traffic=traffic(500, 3000, 9000, 9000))))
+    assert case.answer == "undecided"
+    assert case.share is not None
+    assert (case.share.shorter, case.share.longer, case.share.outside) == (0.25, 0.5, 0.75)
+    half = only(findings(sweep=sweep, steps=None, asked=asked(traffic=traffic(3000, 9000))))
+    assert half.answer == ("yes" if sum(us) < 100 else "no")
 
 
 def test_the_gain_of_a_token_is_that_of_the_whole_step() -> None:
@@ -124,6 +136,28 @@ def test_steps_that_lose_overrule_attention() -> None:
     assert any("the whole step does not" in note for note in case.notes)
 
 
+def test_a_step_that_contradicts_its_attention_says_so_and_which_decides() -> None:
+    """Attention 100 against 200 us , the step 1000 against 976; then attention gains, the step loses."""
+    faster = steps(step("dense", 1000.0, 32768), step("quest", 976.0, 32768))
+    sweep = profile(dense(32768, 100.0), quest(32768, (98.0, 2.0, 100.0)))
+    case = only(findings(sweep=sweep, steps=faster))
+    assert case.answer == "no"
+    assert case.gain is not None
+    assert case.gain.contrary.startswith("though its attention is slower there: attention decides")
+    case = only(findings(steps=steps(step("dense", 1000.0, 32768), step("quest", 1100.0, 32768))))
+    assert case.answer == "no"
+    assert case.gain is not None
+    assert case.gain.contrary == "though its attention is faster there: the whole step decides"
+    for agreed in (findings(), findings(sweep=sweep, steps=steps(*_losing()))):
+        gain = only(agreed).gain
+        assert gain is not None
+        assert gain.contrary == ""
+
+
+def _losing() -> tuple[Record, Record]:
+    return step("dense", 1000.0, 32768), step("quest", 1100.0, 32768)
+
+
 def test_steps_within_their_noise_decide_nothing() -> None:
     """Samples of both spread over +-30 % around 1000 and 990 us."""
     noisy = tuple(1000.0 * (0.7 + 0.03 * n) for n in range(21))
@@ -132,7 +166,7 @@ def test_steps_within_their_noise_decide_nothing() -> None:
 
     spread = [changed(one, times_us={"step": noisy}) for one in records]
     case = only(findings(steps=steps(*spread), asked=asked(traffic=traffic(8192))))
-    assert case.answer == "unknown"
+    assert case.answer == "undecided"
     assert case.share is None
     assert any("within its noise" in note for note in case.notes)
 
@@ -144,7 +178,7 @@ def test_steps_in_doubt_decide_nothing() -> None:
     records = [step("dense", 1000.0, 32768), step("quest", 1100.0, 32768)]
     starved = [changed(one, clocks=Clocks(waited_share=0.5)) for one in records]
     case = only(findings(steps=steps(*starved), asked=asked(traffic=traffic(8192))))
-    assert case.answer == "unknown"
+    assert case.answer == "undecided"
 
 
 def test_steps_that_lose_at_a_shorter_length_raise_the_length() -> None:
@@ -163,7 +197,7 @@ def test_steps_that_lose_at_a_shorter_length_raise_the_length() -> None:
 def test_another_batch_budget_or_page_is_no_evidence() -> None:
     for change in ({"batch_sizes": (8,)}, {"budget": 512}, {"page_size": 32}):
         case = only(findings(asked=asked(**change)))
-        assert case.answer == "unknown"
+        assert case.answer == "undecided"
         assert case.gain is None
         assert "batch" in case.left_out
 
@@ -183,8 +217,8 @@ def test_groups_tell_both_ends() -> None:
 
 def test_nothing_valid_is_unknown() -> None:
     sweep = profile(dense(4096, 20.0, status="unstable"), quest(4096, (2.0, 2.0, 6.0)))
-    assert only(findings(sweep=sweep, steps=None)).answer == "unknown"
-    assert only(findings(sweep=None, steps=None)).answer == "unknown"
+    assert only(findings(sweep=sweep, steps=None)).answer == "undecided"
+    assert only(findings(sweep=None, steps=None)).answer == "undecided"
 
 
 def test_steps_that_would_not_settle_tell_nothing() -> None:

@@ -32,7 +32,7 @@ def _score(*arguments):
 
 slow = {"score": _score}
 """
-LENGTHS = "input_tokens,output_tokens\\n300,100\\n800,50\\n2000,10\\n"
+LENGTHS = "input_tokens,output_tokens\\n600,100\\n800,50\\n2000,10\\n"
 SMALL = "--device cpu --shape tiny --lengths 512,1k --budget 256 --samples 5"
 PROFILES = Path(__file__).parents[2] / "profiles"
 H200 = PROFILES / "h200" / "kernels-gqa.jsonl"
@@ -123,7 +123,7 @@ def test_a_slower_kernel_fails_the_gate(gated: tuple[Path, subprocess.CompletedP
     assert "with kernels new" in done.stdout
     assert "a decode step runs the project's stages, not those of new" in done.stdout
     summary = (cwd / "summary.md").read_text()
-    assert summary.startswith("## questprof ci: fail")
+    assert summary.startswith("## questprof ci: fail\n\nFail: new against base: slower; of ")
     assert "questprof decide: " in summary
 
 
@@ -184,11 +184,11 @@ def test_an_unready_machine_is_3(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_shapes_and_devices_complete() -> None:
-    from questprof.commands.decide import _device_names, _shape_names
+    from questprof.commands.options import device_names, shape_names
 
-    assert _shape_names("llama-") == ["llama-2-7b", "llama-3.1-8b"]
-    assert "tiny" in _shape_names("")
-    assert _device_names("c") == ["cpu", "cuda"]
+    assert shape_names("llama-") == ["llama-2-7b", "llama-3.1-8b"]
+    assert "tiny" in shape_names("")
+    assert device_names("c") == ["cpu", "cuda"]
 
 
 def test_the_shell_completes_commands() -> None:

@@ -11,7 +11,7 @@ from decisions import asked, traffic
 from profiles import CPU, GPU
 from questprof.amdahl.plan import plan
 from questprof.decide.outputs import plan_paths
-from questprof.decide.planning import StepPacer, paced_rule, plan_sweep, step_seconds
+from questprof.decide.planning import StepPacer, paced_rule, plan_sweep, step_seconds, telling
 from questprof.decide.request import (
     bytes_asked,
     choose_lengths,
@@ -44,6 +44,16 @@ def test_a_short_time_keeps_both_ends_and_names_what_it_drops() -> None:
     assert plan_sweep(blocks, GPU, settings, 1e6).dropped == ()
 
 
+def test_time_for_one_length_goes_to_one_above_the_budget() -> None:
+    """At 64 tokens Quest reads everything, whatever it costs: alone it would answer nothing."""
+    blocks = plan_blocks(sweep_grid(asked(lengths=(64, 2048, 4096))))
+    settings = Settings("cuda", RULES["cuda"])
+    last = cost(blocks[-1], GPU, settings).seconds
+    made = plan_sweep(blocks, GPU, settings, ASSUMED["cuda"].start_s + 1.1 * last + 0.01)
+    assert [block.points[0].seq_len for block in made.blocks] == [4096]
+    assert telling(blocks) == [2, 0, 1]
+
+
 def test_no_time_at_all_is_a_usage_error_that_says_how_much_is_needed() -> None:
     blocks = plan_blocks(sweep_grid(asked(device="cpu")))
     with pytest.raises(QuestprofError, match="too short") as caught:
@@ -53,11 +63,13 @@ def test_no_time_at_all_is_a_usage_error_that_says_how_much_is_needed() -> None:
 
 
 def test_lengths_span_the_traffic() -> None:
-    """From the doubling below 3000 to the one above 30000; one above the budget at least."""
+    """From the doubling below 3000 to the one above 30000; one above the budget, below it the two ends."""
     assert spanning(traffic(3000, 30000), 1024, 131072) == (2048, 4096, 8192, 16384, 32768)
-    assert spanning(traffic(10, 50), 2048, 131072) == (1024, 2048, 4096)
+    assert spanning(traffic(10, 50), 2048, 131072) == (32, 2048, 4096)
+    assert spanning(traffic(600, 1000), 512, 131072) == (512, 1024)
+    assert spanning(traffic(100, 5000), 512, 131072) == (64, 512, 1024, 2048, 4096, 8192)
     assert spanning(traffic(500_000), 2048, 131072) == (131072,)
-    assert spanning(traffic(1.0, 9e5), 2048, 8192) == (1024, 2048, 4096, 8192)
+    assert spanning(traffic(1.0, 9e5), 2048, 8192) == (32, 2048, 4096, 8192)
 
 
 def test_lengths_asked_for_go_first_and_end_at_the_models_maximum() -> None:

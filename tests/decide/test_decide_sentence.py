@@ -14,7 +14,7 @@ from questprof.decide.case import Gain
 from questprof.decide.decision import decide, together
 from questprof.decide.document import cells, document, markdown
 from questprof.decide.evidence import Findings
-from questprof.decide.sentences import by_batch, gain_text, percent, remarks, sentence
+from questprof.decide.sentences import by_batch, gain_text, ms, percent, remarks, sentence
 from questprof.errors import Exit
 from questprof.model import Profile
 
@@ -28,9 +28,9 @@ def test_the_whole_sentence() -> None:
     assert decide(found).status == Exit.OK
     assert said(found) == (
         "Only above 2.1k tokens: on Toy GPU, toy, budget 1024, batch 1: Quest is faster from 2.1k tokens on; "
-        "it is faster for 50 % of the 4 requests of lengths.csv (25 % are shorter than 2k, where nothing was "
-        "measured); at 32k a token takes 0.625 ms instead of 1 ms, 0.375 ms or 38 % less; limited by reading "
-        "the weights, 56 % of a Quest step; bytes check passed, counted: address trace."
+        "it is faster for 50 % of the 4 requests of lengths.csv (25 % are shorter than 2k, where nothing "
+        "valid was measured); at 32k a token takes 0.625 ms instead of 1 ms, 0.375 ms or 38 % less; limited "
+        "by reading the weights, 56 % of a Quest step; bytes check passed, counted: address trace."
     )
 
 
@@ -48,7 +48,7 @@ def test_a_failed_byte_check_is_no_clean_yes() -> None:
     assert made.answer == "not proven"
     assert made.status == Exit.CHECK_FAILED
     assert said(found).startswith("Not proven: ")
-    assert "bytes check failed (unselected page touched)" in said(found)
+    assert "toy, budget 1024, batch 1: bytes check failed (unselected page touched)" in said(found)
 
 
 def test_a_wrong_result_is_no_clean_yes() -> None:
@@ -57,7 +57,7 @@ def test_a_wrong_result_is_no_clean_yes() -> None:
     found = findings(sweep=profile(*records))
     made = decide(found)
     assert (made.answer, made.status) == ("not proven", Exit.CHECK_FAILED)
-    assert "wrong results: Quest attention at 2k, batch 1" in said(found)
+    assert "toy, budget 1024, batch 1: wrong results: Quest attention at 2k, batch 1" in said(found)
 
 
 def test_a_no_stays_a_no_with_a_failed_check() -> None:
@@ -101,9 +101,9 @@ def test_a_part_that_cannot_run_is_named_with_its_reason(part: str) -> None:
 def test_all_out_of_memory_is_3_and_no_time_4() -> None:
     oom = profile(quest(4096, None, status="oom", reason="no memory"), dense(4096, None, status="oom"))
     made = decide(findings(sweep=oom, steps=None))
-    assert (made.answer, made.status) == ("unknown", Exit.MACHINE)
+    assert (made.answer, made.status) == ("undecided", Exit.MACHINE)
     made = decide(findings(sweep=profile(), steps=None))
-    assert (made.answer, made.status) == ("unknown", Exit.INCONCLUSIVE)
+    assert (made.answer, made.status) == ("undecided", Exit.INCONCLUSIVE)
 
 
 def test_several_batches_make_one_sentence_and_one_each() -> None:
@@ -134,9 +134,9 @@ def test_several_batches_make_one_sentence_and_one_each() -> None:
         (["no", "no"], "no"),
         (["yes", "only above"], "only above"),
         (["yes", "no"], "partly"),
-        (["yes", "unknown"], "partly"),
-        (["no", "unknown"], "unknown"),
-        ([], "unknown"),
+        (["yes", "undecided"], "partly"),
+        (["no", "undecided"], "undecided"),
+        ([], "undecided"),
     ],
 )
 def test_answers_together(answers: list[str], wanted: str) -> None:
@@ -147,6 +147,75 @@ def test_a_loss_reads_as_more() -> None:
     assert gain_text(Gain(1.0, 1.2, "at 2k", "measured: clock")) == (
         "at 2k a token takes 1.2 ms instead of 1 ms, 0.2 ms or 20 % more"
     )
+
+
+def test_a_step_that_contradicts_its_attention_is_told_so_in_one_sentence() -> None:
+    """Attention 1 ms against 2; the step, of other layers, 1 ms against 0.976, for two batches as for one."""
+    pairs = [
+        record
+        for size in (1, 8)
+        for record in (
+            dense(32768, 1000.0, batch_size=size),
+            quest(32768, (980.0, 20.0, 1000.0), batch_size=size),
+        )
+    ]
+    timed = steps(
+        *(
+            step(policy, us, 32768, point={"batch_size": size})
+            for size in (1, 8)
+            for policy, us in (("dense", 1000.0), ("quest", 976.0))
+        )
+    )
+    words = "(though its attention is slower there: attention decides, as nothing else of the step differs)"
+    for sizes in ((1,), (1, 8)):
+        found = findings(sweep=profile(*pairs), steps=timed, asked=asked(batch_sizes=sizes))
+        assert said(found).startswith("No: ")
+        assert said(found).count(words) == len(sizes)
+
+
+def test_a_millisecond_s_hundredth_is_the_least_that_is_told() -> None:
+    told = gain_text(Gain(0.653, 0.64452, "at 2k", "measured: clock"))
+    assert told == "at 2k a token takes 0.645 ms instead of 0.653 ms, less than 0.01 ms or 1.3 % less"
+    assert [ms(value) for value in (0.0, 0.0099, 0.01, 1234.5)] == ["0", "less than 0.01", "0.01", "1234"]
+    made = decide(findings(steps=steps(step("dense", 9.0, 32768), step("quest", 6.0, 32768))))
+    assert cells(made)[0][5] == "less than 0.01 -> less than 0.01"
+
+
+def test_requests_where_nothing_was_measured_leave_it_undecided_and_are_told() -> None:
+    """Measured at 2k to 32k: one request is shorter, three are longer, none lies within."""
+    found = findings(asked=asked(traffic=traffic(1000, 40000, 40000, 40000)), steps=None)
+    made = decide(found)
+    assert (made.answer, made.status) == ("undecided", Exit.INCONCLUSIVE)
+    text = said(found)
+    assert text.startswith("Undecided: ")
+    assert (
+        "Quest is neither proven faster nor slower (100 % of the 4 requests of lengths.csv lie where nothing "
+        "valid was measured: 25 % are shorter than 2k and 75 % are longer than 32k)" in text
+    )
+    assert "0 % of" not in text.replace("100 %", "")
+    assert cells(made)[0][4] == "-"
+    assert markdown(found, made).startswith("### questprof decide: undecided\n")
+    more = [*two_baselines(), *two_baselines(batch_size=8)]
+    both = replace(found, sweep=profile(*more), asked=replace(found.asked, batch_sizes=(1, 8)))
+    assert "it is faster for" not in said(both)
+    assert "100 % of the 4 requests" in said(both)
+
+
+def test_lengths_whose_samples_lie_too_far_apart_are_not_called_unmeasured() -> None:
+    """2k was measured, and its samples prove nothing: of the requests below 4k nothing valid is known."""
+    wild = [
+        changed(r, times_us={stage: (us[0], 4 * us[0]) * 10 for stage, us in r.times_us.items()})
+        if r.point.seq_len == 2048
+        else r
+        for r in two_baselines()
+    ]
+    found = findings(sweep=profile(*wild), steps=None, asked=asked(traffic=traffic(2500, 3000)))
+    assert "lie where nothing valid was measured: 100 % are shorter than 4k" in said(found)
+    assert "nothing was measured" not in said(found)
+
+
+def test_one_request_is_one() -> None:
+    assert "faster for 100 % of the 1 request of" in said(findings(asked=asked(traffic=traffic(8192))))
 
 
 def test_a_share_that_is_not_all_or_nothing_never_reads_so() -> None:

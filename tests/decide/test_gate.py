@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from decisions import findings
 from msgspec.structs import replace as changed
@@ -18,6 +20,7 @@ from questprof.decide.gate import (
     refusal,
     status,
 )
+from questprof.decide.sentences import sentence
 from questprof.errors import Exit, QuestprofError
 from questprof.model import Profile
 
@@ -89,8 +92,6 @@ def test_inside_one_run_small_differences_count() -> None:
 
 
 def decision(code: Exit) -> Decision:
-    from dataclasses import replace
-
     return replace(decide(findings()), status=code)
 
 
@@ -173,3 +174,48 @@ def test_summary_and_document() -> None:
     told = gate_document(decision(Exit.OK), gates)
     assert (told["verdict"], told["status"]) == ("fail", 1)
     assert GPU.device == "cuda"
+
+
+def test_why_a_comparison_fails_comes_first() -> None:
+    made = decide(findings())
+    slower = inside_run(both(1.3), "base", "new", 0.02)
+    told = gate_document(made, [Gate("trend", None, "another machine"), slower])["sentence"]
+    assert told == f"Fail: {slower.text}. {sentence(made.found, made)}"
+    assert slower.text.startswith("new against base: slower; of ")
+    assert f"## questprof ci: fail\n\nFail: {slower.text}." in gate_markdown(made, [slower])
+
+
+def test_why_a_comparison_does_not_conclude_comes_first() -> None:
+    other = changed(many(), header=changed(many().header, environment=CPU))
+    made = decide(findings())
+    told = str(gate_document(made, [against_baseline([other], many(), IDS, 0.02)])["sentence"])
+    assert told.startswith("Inconclusive: against run.jsonl not comparable: ")
+    assert "different machines" in told.split(". Only above")[0]
+    assert told.endswith(sentence(made.found, made))
+
+
+def test_wrong_results_come_first_in_the_sentence_of_a_gate() -> None:
+    """Planted: the oracle is 9 away at 2k, and no point has a valid pair of figures."""
+    wrong = [
+        changed(r, checks=tuple(changed(check, max_rel_err=9.0) for check in r.checks))
+        for r in many().records
+    ]
+    made = decide(findings(sweep=profile(*wrong), steps=None))
+    told = str(gate_document(made, [])["sentence"])
+    assert (made.answer, made.status) == ("undecided", Exit.CHECK_FAILED)
+    assert told.startswith(
+        "Fail: wrong results. Undecided: on Toy GPU, toy, budget 1024, batch 1: wrong results: "
+    )
+
+
+def test_samples_that_would_not_settle_are_told_as_the_reason() -> None:
+    made = replace(decide(findings()), status=Exit.INCONCLUSIVE, unstable=("attention at 4k",))
+    told = str(gate_document(made, [])["sentence"])
+    assert told.startswith("Inconclusive: samples that would not settle. Only above ")
+
+
+def test_a_pass_tells_the_answer_alone() -> None:
+    made = decide(findings())
+    gates = [inside_run(both(1.0), "base", "new", 0.02)]
+    assert gate_document(made, gates)["sentence"] == sentence(made.found, made)
+    assert gate_markdown(made, []).split("\n\n")[1].startswith("No comparison was asked for")

@@ -35,7 +35,7 @@ def written(tmp_path: Path, **changes: Any) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("name", ["llama-2-7b", "llama-3.1-8b", "mistral-7b-v0.3"])
+@pytest.mark.parametrize("name", ["llama-2-7b", "llama-3.1-8b", "mistral-7b-v0.3", "tiny"])
 def test_presets_have_the_shapes_of_the_attention_presets(name: str) -> None:
     config = load_config(name)
     assert config.attention_shape("fp16") == shape_presets()[name]

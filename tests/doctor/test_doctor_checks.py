@@ -64,6 +64,7 @@ def test_without_a_gpu_the_cpu_is_what_is_left() -> None:
          "FlashInfer", "warning", "questprof[baselines]"),
         ({"cpu__load": 7.0}, "CPU", "warning", "busy, load average 7.0"),
         ({"cpu__free_bytes": 2 * GIB}, "memory", "warning", "2 GiB free"),
+        ({"numba_error": "ImportError: llvmlite"}, "numba", "warning", "start: ImportError: llvmlite"),
         ({"torch__version": "2.9.1"}, "torch", "warning", "tested versions"),
         ({"writes": (WriteFacts("working folder", "/x", "Read-only file system"),)},
          "write access", "fix", "Read-only"),
@@ -101,6 +102,8 @@ def without(name: str) -> dict[str, str]:
         (gpu(torch=TorchFacts(error="OSError: libcudart.so")), "torch", "--force-reinstall"),
         (gpu(versions=without("triton")), "triton", "pip install 'triton"),
         (cpu(versions=without("numba")), "numba", "pip install 'numba"),
+        (cpu(numba_error="RuntimeError: shadowed"), "numba", "numba>=0.61' --force-reinstall"),
+        (gpu(triton_error="ImportError: libtriton"), "triton", "--force-reinstall"),
         (cpu(cpu__free_bytes=100 << 20), "memory", "questprof doctor"),
     ],
 )  # fmt: skip
@@ -117,6 +120,21 @@ def test_triton_is_not_missed_where_there_is_none() -> None:
     found = diagnose(cpu(system="Darwin", versions=without("triton")))
     assert named(found.findings, "triton").level == "ok"
     assert found.ready
+
+
+def test_an_import_that_took_too_long_is_not_a_fault() -> None:
+    found = diagnose(cpu(numba_error=None, triton_error=None))
+    assert found.ready
+    for name in ("numba", "triton"):
+        finding = named(found.findings, name)
+        assert finding.level == "ok"
+        assert finding.detail.endswith("its import took too long to try it")
+
+
+def test_triton_that_does_not_start_costs_a_cpu_its_trace_alone() -> None:
+    found = diagnose(cpu(triton_error="ImportError: libtriton"))
+    assert found.ready
+    assert named(found.findings, "triton").level == "warning"
 
 
 def test_a_repair_goes_before_figures_of_the_cpu() -> None:
@@ -178,6 +196,8 @@ FACTS = st.builds(
     ncu=st.builds(NcuFacts, path=TEXT, error=TEXT, admin_only=FLAG, is_admin=st.booleans()),
     cpu=st.builds(CpuFacts, threads=st.integers(0, 999), free_bytes=MAYBE, load=st.none() | st.floats(0, 99)),
     writes=st.lists(st.builds(WriteFacts, TEXT, TEXT, TEXT), max_size=3).map(tuple),
+    numba_error=st.none() | TEXT,
+    triton_error=st.none() | TEXT,
     unanswered=st.lists(TEXT, max_size=2).map(tuple),
 )  # fmt: skip
 

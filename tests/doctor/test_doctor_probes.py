@@ -155,6 +155,20 @@ def test_torch_that_crashes_or_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probes.torch_facts(0.2) is None
 
 
+def test_an_installed_package_is_imported_and_not_only_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert probes.import_error("json", "loads") == ""
+    assert "no attribute 'njit'" in str(probes.import_error("json", "njit"))
+    (tmp_path / "numba.py").write_text("print('noise')\nraise RuntimeError('shadowed')\n")
+    (tmp_path / "triton.py").write_text("import os\nos._exit(7)\n")
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(30)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert probes.PROBES["numba_error"]() == "RuntimeError: shadowed"
+    assert probes.PROBES["triton_error"]() == "its import ended the process: status 7"
+    assert probes.import_error("slow", "x", 1.0) is None
+
+
 def test_a_look_at_this_torch() -> None:
     found = look()
     assert found["version"]

@@ -16,4 +16,8 @@ for line in (Brings(("score",)), Began("score", "a setting")):
 print("the last words", file=sys.stderr, flush=True)
 if order.source == "hang:it":
     time.sleep(600)
+if order.source == "slowly:it":
+    for case in range(6):
+        print(msgspec.json.encode(Began("score", "a setting", f"case {case}")).decode(), flush=True)
+        time.sleep(1.2)
 os.abort()

@@ -111,3 +111,17 @@ def test_an_approximation_holds_while_it_is_finite() -> None:
     assert not replace(off, approximate=False).holds
     assert not replace(off, max_rel_err=None).holds
     assert describe_check(off) == "decode is approximate: 0.9 off dense attention in the worst row"
+
+
+@pytest.mark.parametrize("name", ["allocates absurdly", "absurd scratch"])
+def test_a_kernel_that_wants_more_than_all_memory_fails_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import plain_stages
+
+    monkeypatch.setattr(plain_stages, "greedy", wrong[name], raising=False)
+    dense, quest = run("greedy")
+    assert dense.status == "ok"
+    assert dense.times_us["dense"]
+    assert (quest.status, quest.times_us) == ("wrong", {})
+    assert "plain_stages:greedy" in quest.reason

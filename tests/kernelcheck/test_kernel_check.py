@@ -122,6 +122,13 @@ def test_a_fault_is_found_where_it_is(name: str, said: str, head: int, page: int
     ("name", "said"),
     [
         ("ids one too high", "of 10 pages: [1, 3, 9, 10], not [0, 2, 8, 9]"),
+        ("no ids", "no page was written: page_ids holds -1 alone, not [0, 2, 8, 9]"),
+        ("one id left out", "page -1 was selected of 10 pages"),
+        ("allocates absurdly", "it raised RuntimeError: "),
+        ("allocates absurdly", "you tried to allocate 4611686018427387904 bytes"),
+        ("allocates absurdly", "(plain_stages.py:"),
+        ("absurd scratch", "it returned 1000000000000000: more scratch than the memory holds"),
+        ("negative scratch", "it returned -3, a negative number"),
         ("unsorted ids", "the right pages in another order, [9, 8, 2, 0]"),
         ("duplicate ids", "page 8 was selected twice"),
         ("ids not written", "page_ids[0, 0] was not written"),

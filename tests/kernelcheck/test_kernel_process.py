@@ -18,8 +18,8 @@ from questprof.model import Shape
 SETTING = Setting(4, 2, 64, "fp32", "fp32", 8, "paired", take_tail=True)
 
 
-def check(source: str, timeout_s: float = 60.0) -> KernelFinding:
-    return process.check_kernel("mine", Order(source, "cpu", (SETTING,)), timeout_s)
+def check(source: str, patience: process.Patience | None = None) -> KernelFinding:
+    return process.check_kernel("mine", Order(source, "cpu", (SETTING,)), patience)
 
 
 @pytest.fixture(autouse=True)
@@ -47,22 +47,46 @@ def test_a_wrong_triton_kernel_fails_where_it_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "timeout_s", "said"),
+    ("source", "patience", "said"),
     [
-        ("die:it", 60.0, "its process died of SIGABRT in score: the last words"),
-        ("hang:it", 3.0, "it was not done after 3 s in score"),
+        ("die:it", process.Patience(), "its process died of SIGABRT in score: the last words"),
+        ("hang:it", process.Patience(total_s=3.0), "it was not done after 3 s in score"),
+        ("hang:it", process.Patience(quiet_s=3.0), "it hung: nothing came of it for 3 s in score"),
     ],
 )
 def test_a_process_that_dies_or_hangs_says_in_which_stage(
-    source: str, timeout_s: float, said: str, monkeypatch: pytest.MonkeyPatch
+    source: str, patience: process.Patience, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "MODULE", "kernelcheck.fake_kernel_child")
-    found = check(source, timeout_s)
+    found = check(source, patience)
     assert not found.passed
     assert found.failure == said
     assert found.fix
     assert f"  FAIL  {said}" in kernel_lines(found)
     assert kernel_lines(found)[-1].startswith("mine: not checked to the end")
+
+
+def test_a_quiet_check_says_what_it_is_at_and_a_hang_at_import_is_told(tmp_path: Path) -> None:
+    source, told = tmp_path / "sleepy.py", []
+    source.write_text("import time\n\ntime.sleep(600)\n")
+    found = check(f"{source}:score", process.Patience(quiet_s=1.5, tell_s=0.5, tell=told.append))
+    assert found.failure == "it hung: nothing came of it for 1.5 s while it was imported"
+    assert told == ["mine: still importing it, quiet for 0.5 of 1.5 s"]
+
+
+def test_every_sign_of_life_gives_a_check_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(process, "MODULE", "kernelcheck.fake_kernel_child")
+    found = check("slowly:it", process.Patience(total_s=60.0, quiet_s=6.0, tell_s=0.5, tell=told.append))
+    assert "hung" not in found.failure
+    assert "mine: still in score over case 1 (a setting), quiet for 0.5 of 6 s" in told
+    assert "mine: still in score over case 2 (a setting), quiet for 0.5 of 6 s" in told
+
+
+def test_the_limits_are_those_of_the_docs() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text()
+    assert f"for {process.QUIET_S['cpu']:g} s ({process.QUIET_S['cuda']:g} s on a GPU" in text
+    assert f"{process.TOTAL_S:g} s in all" in text
 
 
 def test_a_kernel_that_ends_its_process_well_has_not_passed(tmp_path: Path) -> None:

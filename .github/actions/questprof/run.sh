@@ -46,6 +46,11 @@ arguments+=(--output "$output" --force --json)
 more=$(words "${QP_OPTIONS:-}") || stop "the input options: a quote in it does not end"
 while IFS= read -r word; do if [ -n "$word" ]; then arguments+=("$word"); fi; done <<<"$more"
 
+summary=${GITHUB_STEP_SUMMARY:-/dev/null}
+# What the job summary is as yet, in bytes: questprof ci adds to it at the end of a run that it judges.
+summarised() { cat "$summary" 2>/dev/null | wc -c; }
+before=$(summarised)
+
 questprof ci "${arguments[@]}" 2>&1 >"$verdict" | tee "$log" >&2
 status=${PIPESTATUS[0]}
 
@@ -58,19 +63,44 @@ field() {
 import json, sys
 try:
     found = json.load(open(sys.argv[1], encoding="utf-8")).get(sys.argv[2])
-except ValueError:
+except (AttributeError, OSError, ValueError):
     found = None
 text = json.dumps(found) if isinstance(found, bool) else "" if found is None else str(found)
 print(" ".join(text.split()))
 END
 }
+found=$(field verdict)
 sentence=$(field sentence)
-if [ -z "$sentence" ] && [ "$status" != 0 ]; then sentence=$(lines "$(tail -n 3 "$log")"); fi
+if [ -z "$found$sentence" ]; then sentence=$(lines "$(tail -n 3 "$log")"); fi
+next_baseline=$(field next_baseline)
+# A status that lets a job pass counts with the verdict that it stands for: code of a kernel can end the
+# process with any status, before there is a verdict.
+case $status:$found in
+0:pass | 4:inconclusive) ;;
+0:* | 4:*)
+    why="code that it ran, as a kernel, may have ended its process"
+    if [ -z "$python" ]; then why="this runner has no python to read it with"; fi
+    said=${sentence:+. It said last: $sentence}
+    sentence="the run ended without a verdict (exit status $status${found:+, but $found in the document}): $why$said"
+    status=1
+    next_baseline=
+    ;;
+esac
+# Why the job fails, in its summary, where questprof ci did not come to add one.
+if [ "$status" != 0 ] && [ "$status" != 4 ] && [ "$(summarised)" = "$before" ]; then
+    case $status in
+    1) heading=fail ;;
+    3) heading="cannot run here" ;;
+    *) heading="stopped (exit status $status)" ;;
+    esac
+    # Fenced, as what was said is no Markdown.
+    printf '## questprof ci: %s\n\n~~~text\n%s\n~~~\n' "$heading" "${sentence:-it says no reason}" >>"$summary"
+fi
 {
     echo "status=$status"
-    echo "verdict=$(field verdict)"
+    echo "verdict=$found"
     echo "sentence=$(printf '%s' "$sentence" | tr '\n' ' ')"
-    echo "next_baseline=$(field next_baseline)"
+    echo "next_baseline=$next_baseline"
     echo "profile=$stem-sweep.jsonl"
     echo "files=$stem*.json*"
 } >>"${GITHUB_OUTPUT:-/dev/null}"
