@@ -119,6 +119,15 @@ def available_bytes(device: str) -> int:
     return min(available, _cgroup_headroom())
 
 
+def total_bytes(device: str) -> int:
+    """The whole memory of the GPU or of the machine, free or not."""
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info()[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def _cgroup_headroom() -> int:
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
@@ -152,7 +161,7 @@ def _capture_cpu() -> Environment:
         device_name=cpu_name(),
         num_workers=usable_cpus(),
         last_level_cache_bytes=cpu_last_level_cache_bytes(),
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory_bytes=total_bytes("cpu"),
         python=platform.python_version(),
         platform=platform.platform(),
         versions=package_versions(),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
-import os
 import re
 from typing import Any, Final
 
+from questprof.environment import total_bytes
 from questprof.errors import Exit, QuestprofError
 from questprof.units import format_bytes
 
@@ -36,22 +36,14 @@ def asked_bytes(error: BaseException) -> int:
     return int(float(found[1].rstrip(".")) * _UNITS[found[2]]) if found else 0
 
 
-def all_bytes(*, of_gpu: bool) -> int:
-    """The whole memory of the GPU or of the machine, free or not."""
-    if of_gpu:
-        import torch
-
-        return int(torch.cuda.mem_get_info()[1])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def beyond_all(error: BaseException) -> tuple[int, int] | None:
     """(bytes asked for, bytes of all memory) where `error` asked for more than there is; else None."""
     import torch
 
     if not out_of_memory(error):
         return None
-    asked, total = asked_bytes(error), all_bytes(of_gpu=isinstance(error, torch.cuda.OutOfMemoryError))
+    device = "cuda" if isinstance(error, torch.cuda.OutOfMemoryError) else "cpu"
+    asked, total = asked_bytes(error), total_bytes(device)
     return (asked, total) if asked > total else None
 
 
@@ -68,7 +60,7 @@ def checked_floats(source: str, value: Any, *, on_gpu: bool) -> int:
         raise QuestprofError(what, why, fix, Exit.CHECK_FAILED) from None
     if count < 0:
         raise QuestprofError(what, f"it returned {count}, a negative number", fix, Exit.CHECK_FAILED)
-    if 4 * count > (total := all_bytes(of_gpu=on_gpu)):
+    if 4 * count > (total := total_bytes("cuda" if on_gpu else "cpu")):
         why = f"it returned {count}: more scratch than the memory holds"
         raise AsksTooMuchError(source, "scratch_floats", why, 4 * count, total)
     return count

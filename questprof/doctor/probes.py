@@ -74,26 +74,25 @@ def _look(name: str, probe: Callable[[], Any], found: dict[str, Any], failed: di
 
 def torch_facts(seconds: float = TORCH_SECONDS) -> TorchFacts | None:
     """What torch says in a child process; None where it does not answer in time."""
-    command = [sys.executable, "-m", "questprof.doctor.torch_child"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
+    answer = _told_by_child("torch_child", seconds=seconds)
+    if answer is None:
         return None
-    lines = done.stdout.splitlines()
-    try:
-        answer = json.loads(lines[-1])
-    except (IndexError, ValueError):
-        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        return TorchFacts(error=f"its import ended the process: {said}")
     capability = answer.pop("capability", None)
     return TorchFacts(**answer, capability=tuple(capability) if capability else None)
 
 
 def import_error(package: str, attribute: str, seconds: float = TORCH_SECONDS) -> str | None:
     """Why a child process cannot import `package` with its `attribute`; '' where it can, None out of time."""
-    command = [sys.executable, "-m", "questprof.doctor.import_child", package, attribute]
+    answer = _told_by_child("import_child", package, attribute, seconds=seconds)
+    return None if answer is None else str(answer["error"])
+
+
+def _told_by_child(module: str, *arguments: str, seconds: float) -> dict[str, Any] | None:
+    """The last line that `module` of this package prints as a program, None out of time.
+
+    Its `error` alone where the program ends without one.
+    """
+    command = [sys.executable, "-m", f"questprof.doctor.{module}", *arguments]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
@@ -101,10 +100,11 @@ def import_error(package: str, attribute: str, seconds: float = TORCH_SECONDS) -
     except subprocess.TimeoutExpired:
         return None
     try:
-        return str(json.loads(done.stdout.splitlines()[-1])["error"])
-    except (IndexError, ValueError, TypeError, KeyError):
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
+    except (IndexError, ValueError):
         said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        return f"its import ended the process: {said}"
+        return {"error": f"its import ended the process: {said}"}
 
 
 def nvml_facts() -> NvmlFacts:
