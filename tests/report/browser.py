@@ -24,6 +24,9 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--hide-scrollbars",
 )
+PLOTS = "[...document.querySelectorAll('.plot')].filter((plot) => plot.clientWidth)"
+ALL_DRAWN = f"{PLOTS}.every((plot) => plot.querySelector('.main-svg'))"
+MARKS = "'.scatterlayer path, .barlayer path, .heatmaplayer image, .heatmaplayer path'"
 
 
 def chromium() -> str | None:

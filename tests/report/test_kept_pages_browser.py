@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, chromium
+from browser import ALL_DRAWN, MARKS, PLOTS, Browser, chromium
 
 PAGES = sorted((Path(__file__).parents[2] / "reports").glob("*.html"))
-PLOTS = "[...document.querySelectorAll('.plot')].filter((plot) => plot.clientWidth)"
-MARKS = "'.scatterlayer path, .barlayer path, .heatmaplayer image, .heatmaplayer path'"
 
 pytestmark = pytest.mark.skipif(
     chromium() is None, reason="needs the Debian package chromium (apt-get install chromium)"
@@ -30,7 +28,7 @@ def test_a_kept_page_opens_whole(browser: Browser, page: Path) -> None:
     browser.requests.clear()
     browser.view(1280, 900)
     browser.open(page)
-    browser.wait_for(f"{PLOTS}.every((plot) => plot.querySelector('.main-svg'))")
+    browser.wait_for(ALL_DRAWN)
     counts = json.loads(
         browser.evaluate(f"JSON.stringify({PLOTS}.map((plot) => plot.querySelectorAll({MARKS}).length))")
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, chromium
+from browser import ALL_DRAWN, MARKS, PLOTS, Browser, chromium
 from bytes_records import traced
 from everything import SECTIONS, everything
 from msgspec.structs import replace
@@ -23,9 +23,6 @@ from questprof.report import write_report
 pytestmark = pytest.mark.skipif(
     chromium() is None, reason="needs the Debian package chromium (apt-get install chromium)"
 )
-
-PLOTS = "[...document.querySelectorAll('.plot')].filter((plot) => plot.clientWidth)"
-ALL_DRAWN = f"{PLOTS}.every((plot) => plot.querySelector('.main-svg'))"
 
 
 def axe() -> str:
@@ -78,8 +75,7 @@ def test_every_section_is_there_and_its_figures_have_marks(opened, page):
     assert sections[0] == "comparison"
     assert {f"p1-{name}" for name in SECTIONS} <= set(sections)
     assert any(name.endswith("-recall") for name in sections)
-    marks = "'.scatterlayer path, .barlayer path, .heatmaplayer image, .heatmaplayer path'"
-    counts = f"{PLOTS}.map((plot) => [plot.closest('section').id, plot.querySelectorAll({marks}).length])"
+    counts = f"{PLOTS}.map((plot) => [plot.closest('section').id, plot.querySelectorAll({MARKS}).length])"
     drawn = json.loads(found.evaluate(f"JSON.stringify({counts})"))
     assert {
         "comparison",
