@@ -40,7 +40,6 @@ def append_kernel(
     values_token_stride,
     values_head_stride,
     values_dim_stride,
-    num_pool_pages,
     NUM_KV_HEADS: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -87,7 +86,7 @@ def append_kernel(
             boxes = summary + ((block * NUM_KV_HEADS + head) * HEAD_DIM + dim) * (2 * BLOCK_PAGES)
             boxes += origin % BLOCK_PAGES
         elif LAYOUT == "paired":
-            boxes = summary + head * num_pool_pages * (2 * HEAD_DIM) + dim
+            boxes = summary + head * (2 * HEAD_DIM) + dim
         if GATHERED:
             lowers = tl.full([RUN_PAGES, HEAD_DIM], float("inf"), summary.dtype.element_ty)
             uppers = tl.full([RUN_PAGES, HEAD_DIM], float("-inf"), summary.dtype.element_ty)
@@ -104,7 +103,7 @@ def append_kernel(
             physical = tl.load(table + page).to(tl.int64)
             cell = (physical * NUM_KV_HEADS + head) * PAGE_SIZE * HEAD_DIM + dim[None, :]
             if LAYOUT == "paired":
-                place = physical * (2 * HEAD_DIM)
+                place = physical * (NUM_KV_HEADS * 2 * HEAD_DIM)
             elif LAYOUT == "transposed":
                 place = page - origin
             if FEW:
@@ -271,7 +270,6 @@ def _launch(
         new_indptr,
         *keys.stride(),
         *values.stride(),
-        pool.num_pages,
         **constants(
             plan,
             num_kv_heads=pool.num_kv_heads,

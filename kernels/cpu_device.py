@@ -685,31 +685,32 @@ def _wide_queries(q, q_strides, batch_size, num_qo_heads, head_dim):
 
 
 @_jit()
-def _score_boxes(unit, num_shares, pages, wide_q, boxes, shape, group_size, scores, stride):
-    """One KV head's boxes of a share of all pages, against the head's group of queries.
+def _score_boxes(share, num_shares, pages, wide_q, data, shape, group_size, scores, stride):
+    """The boxes of a share of all pages, each KV head's against its group of queries.
 
     `pages`: (flat logical pages as they are to be read, the request of each, block_table).
     """
     order, owners, block_table = pages
-    data, num_pages, _, _, _ = boxes
     num_kv_heads, _, head_dim = shape
-    kv_head, share = unit // num_shares, unit % num_shares
     start, stop = _share(len(order), share, num_shares)
     for i in range(start, stop):
-        page, later = order[i], order[min(i + BOXES_AHEAD, len(order) - 1)]
-        at = (kv_head * num_pages + np.int64(block_table[page])) * 2 * head_dim
-        ahead = (kv_head * num_pages + np.int64(block_table[later])) * 2 * head_dim
-        q_at = (owners[page] * num_kv_heads + kv_head) * group_size * head_dim
-        place, g = kv_head * group_size * stride + page, np.int64(0)
-        while g + len(HEADS) <= group_size:
-            bounds = _box_bounds(wide_q, q_at + g * head_dim, data, at, ahead, head_dim, HEADS)
-            for h in range(len(HEADS)):
-                scores[place + (g + h) * stride] = bounds[h]
-            g += len(HEADS)
-        while g < group_size:
-            bound = _box_bounds(wide_q, q_at + g * head_dim, data, at, ahead, head_dim, ONE)
-            scores[place + g * stride] = bound[0]
-            g += 1
+        page = order[i]
+        for kv_head in range(num_kv_heads):
+            pages_on, later_head = divmod(kv_head + BOXES_AHEAD, num_kv_heads)
+            later = block_table[order[min(i + pages_on, len(order) - 1)]]
+            at = (np.int64(block_table[page]) * num_kv_heads + kv_head) * 2 * head_dim
+            ahead = (np.int64(later) * num_kv_heads + later_head) * 2 * head_dim
+            q_at = (owners[page] * num_kv_heads + kv_head) * group_size * head_dim
+            place, g = kv_head * group_size * stride + page, np.int64(0)
+            while g + len(HEADS) <= group_size:
+                bounds = _box_bounds(wide_q, q_at + g * head_dim, data, at, ahead, head_dim, HEADS)
+                for h in range(len(HEADS)):
+                    scores[place + (g + h) * stride] = bounds[h]
+                g += len(HEADS)
+            while g < group_size:
+                bound = _box_bounds(wide_q, q_at + g * head_dim, data, at, ahead, head_dim, ONE)
+                scores[place + g * stride] = bound[0]
+                g += 1
 
 
 @_jit()
@@ -772,9 +773,10 @@ def score_paired(num_shares, q, q_strides, boxes, cached, shape, group_size, sco
     for r in range(batch_size):
         owners[kv_indptr[r] : kv_indptr[r + 1]] = r
     pages = _physical_order(block_table, boxes[1], total), owners, block_table
-    for unit in prange(num_kv_heads * num_shares):
-        i = np.int64(unit)
-        _score_boxes(i, num_shares, pages, wide_q, boxes, shape, group_size, scores, stride)
+    shares = num_kv_heads * num_shares
+    for share in prange(shares):
+        i = np.int64(share)
+        _score_boxes(i, shares, pages, wide_q, boxes[0], shape, group_size, scores, stride)
 
 
 @_jit(parallel=True)
@@ -889,13 +891,13 @@ def _copy_rows(rows, rows_at, row_stride, stride, count, storage, at, head_dim):
 @_jit()
 def _box_place(boxes, shape, head, r, page, physical):
     """Of a page's box: (index of its first minimum, step to the next dimension, step to the maximum)."""
-    _, num_pages, table, indptr, transposed = boxes
+    _, _, table, indptr, transposed = boxes
     num_heads, _, head_dim = shape
     if transposed:
         block = np.int64(table[indptr[r] + page // BLOCK_PAGES])
         row = (block * num_heads + head) * head_dim * 2 * BLOCK_PAGES
         return row + page % BLOCK_PAGES, np.int64(2 * BLOCK_PAGES), np.int64(BLOCK_PAGES)
-    return (head * num_pages + physical) * 2 * head_dim, np.int64(1), np.int64(head_dim)
+    return (physical * num_heads + head) * 2 * head_dim, np.int64(1), np.int64(head_dim)
 
 
 @_jit()

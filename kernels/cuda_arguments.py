@@ -17,7 +17,7 @@ class ScoreArguments(ctypes.Structure):
             for name in ("q", "summary", "table", "kv_indptr", "summary_indptr", "scores")
         ),
         *((name, ctypes.c_longlong) for name in ("q_batch_stride", "q_head_stride", "scores_stride")),
-        ("num_pool_pages", ctypes.c_int),
+        ("num_kv_heads", ctypes.c_int),
         ("table_size", ctypes.c_int),
     )
 

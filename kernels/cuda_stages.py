@@ -22,8 +22,8 @@ from questprof_kernels.plan import BlockPlan, ceil_div, next_power_of_2, plan_bl
 from questprof_kernels.softmax import LOG2_E
 
 LARGEST_GROUP = 8
-PAIRED_WARPS = 2
-PAIRED_TILE = 8  # pages a warp scores
+PAIRED_WARPS = 2  # that score neighbouring heads
+PAIRED_TILE, PAIRED_GROUP_TILE = 8, 16  # pages a warp scores, for one query head and for a group
 TRANSPOSED_WARPS = 4
 MOST_WAITING_SPLITS = 32  # MOST_SPLITS of attention.cuh
 SELECTED_AT_MOST = 2048  # page ids that one block of the fused launch has room for
@@ -67,18 +67,19 @@ def score(q: torch.Tensor, cache: PagedCache, scores: torch.Tensor) -> None:
         q.stride(0),
         q.stride(1),
         scores.stride(0),
-        pool.num_pages,
+        pool.num_kv_heads,
         len(table),
     )
     group_size = q.shape[1] // pool.num_kv_heads
+    tile = PAIRED_TILE if group_size == 1 else PAIRED_GROUP_TILE
     if transposed:
-        blocks = max(1, ceil_div(cache.max_pages, pool.summary.data.shape[-1]))
         name, num_warps = "score_transposed", TRANSPOSED_WARPS
+        grid = ceil_div(cache.max_pages, pool.summary.data.shape[-1]), pool.num_kv_heads
     else:
-        blocks = max(1, ceil_div(cache.max_pages, PAIRED_TILE * PAIRED_WARPS))
         name, num_warps = "score_paired", PAIRED_WARPS
-    kernel = _kernel("score.cu", name, cache, num_warps, GROUP=group_size, TILE=PAIRED_TILE)
-    kernel.launch((blocks, pool.num_kv_heads, cache.batch_size), arguments)
+        grid = ceil_div(pool.num_kv_heads, PAIRED_WARPS), ceil_div(cache.max_pages, tile)
+    kernel = _kernel("score.cu", name, cache, num_warps, GROUP=group_size, TILE=tile)
+    kernel.launch((max(1, grid[0]), max(1, grid[1]), cache.batch_size), arguments)
 
 
 def select(
@@ -273,6 +274,8 @@ def _attention_arguments(
 ) -> AttentionArguments:
     check_queries(q, cache)
     check_outputs(q, out, lse, scratch, plan.scratch_floats)
+    if scratch.data_ptr() % 16:
+        raise ValueError("scratch must be 16-byte aligned")
     _check_rows_aligned("q", q)
     _check_rows_aligned("out", out)
     pool = cache.pool

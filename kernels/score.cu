@@ -3,7 +3,8 @@
 // U = relu(q) . max - relu(-q) . min. For finite boxes this is the sum over dims of the larger of q * min and
 // q * max: one product of the box, min and max in a row, with min(q, 0) and max(q, 0) in a row.
 //
-// -DGROUP: query heads a KV head, at most 8.  -DWARPS: warps of a block.  -DTILE: pages a warp scores at a time.
+// -DGROUP: query heads a KV head, at most 8.  -DWARPS: warps of a block.  -DTILE: pages a warp scores: 8, or 16 of a
+// group.
 #include "device.cuh"
 
 struct ScoreArguments {
@@ -16,7 +17,7 @@ struct ScoreArguments {
     long long q_batch_stride;  // elements
     long long q_head_stride;
     long long scores_stride;
-    int num_pool_pages;
+    int num_kv_heads;
     int table_size;
 };
 
@@ -26,72 +27,120 @@ __device__ __forceinline__ u32 signed_part(u32 word, bool keep_negative) {
     return keep_negative ? word & negative : word & ~negative;
 }
 
-// One warp scores TILE pages of one request and KV head for all query heads of a group.
-//
+constexpr int BOX_BYTES = 4 * HEAD_DIM;
+
+struct Tile {  // of one warp: TILE pages of one request and KV head
+    int kv_head, request, first, start, num_pages;
+    int physical;  // lane i: of page first + i
+
+    // Neighbouring warps take neighbouring heads of the same pages, whose boxes lie in a row.
+    __device__ __forceinline__ explicit Tile(const ScoreArguments& arg) {
+        int lane = threadIdx.x % WARP;
+        kv_head = blockIdx.x * WARPS + threadIdx.x / WARP;
+        request = blockIdx.z;
+        first = blockIdx.y * TILE;
+        // The first request starts at 0: its table is read at once, not after kv_indptr.
+        start = request ? arg.kv_indptr[request] : 0;
+        int limit = arg.table_size - start;
+        physical = lane < TILE && first + lane < limit ? arg.block_table[start + first + lane] : 0;
+        num_pages = arg.kv_indptr[request + 1] - start;
+    }
+    __device__ __forceinline__ bool empty(const ScoreArguments& arg) const {
+        return first >= num_pages || kv_head >= arg.num_kv_heads;
+    }
+    __device__ __forceinline__ bool there(int page) const { return first + page < num_pages; }
+    __device__ __forceinline__ const char* box(const ScoreArguments& arg, int page) const {
+        int place = __shfl_sync(FULL_WARP, physical, page);
+        return arg.summary + ((long long)place * arg.num_kv_heads + kv_head) * BOX_BYTES;
+    }
+    __device__ __forceinline__ const char* query(const ScoreArguments& arg, int head) const {
+        return arg.q + 2 * (request * arg.q_batch_stride + (kv_head * GROUP + head) * arg.q_head_stride);
+    }
+    __device__ __forceinline__ float* score(const ScoreArguments& arg, int head, int page) const {
+        return arg.scores + (kv_head * GROUP + head) * arg.scores_stride + start + first + page;
+    }
+};
+
+// The least number of blocks lets the compiler spend registers: left alone it asks for some boxes after products of
+// others.
+#define SCORE_BOUNDS __launch_bounds__(WARPS * 32, (GROUP == 1 ? 32 : 16) / WARPS)
+
+#if GROUP == 1
 // A load of a warp is one box in a row (or two, of 64 dims). As rows of a matrix product, lanes 4g.. hold row g;
 // column g of the other operand is what faces them, so that the products wanted stand on the diagonal and the
 // rest is ignored. One product takes two loads, rows 0-7 and 8-15.
-extern "C" __global__ void __launch_bounds__(WARPS * 32) score_paired(ScoreArguments arg) {
+extern "C" __global__ void SCORE_BOUNDS score_paired(ScoreArguments arg) {
     constexpr int LANES = HEAD_DIM / 4;      // of a box
     constexpr int PAGES = WARP / LANES;      // of one load
     constexpr int LOADS = TILE / PAGES;
-    constexpr int BOX_BYTES = 4 * HEAD_DIM;
     let_next_kernel_start();
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
-    int piece = lane % LANES, own_page = lane / LANES;
-    int kv_head = blockIdx.y, request = blockIdx.z;
-    int first = (blockIdx.x * WARPS + warp) * TILE;
-    // The first request starts at 0: its table is read at once, not after kv_indptr.
-    int start = request ? arg.kv_indptr[request] : 0;
-    int limit = arg.table_size - start;
-    const int* table = arg.block_table + start;
-    int physical = lane < TILE && first + lane < limit ? table[first + lane] : 0;
-    int num_pages = arg.kv_indptr[request + 1] - start;
-
-    u32 facing[GROUP][4];  // min(q, 0) where this lane's piece of a box is of min, max(q, 0) where it is of max
-    const char* q = arg.q + 2 * (request * arg.q_batch_stride + kv_head * GROUP * arg.q_head_stride);
-    bool of_min = piece < LANES / 2;
-#pragma unroll
-    for (int h = 0; h < GROUP; h++) {
-        Words numbers = load_once(q + 2 * h * arg.q_head_stride + 16 * (piece % (LANES / 2)));
-#pragma unroll
-        for (int i = 0; i < 4; i++) facing[h][i] = signed_part(numbers.w[i], of_min);
-    }
-    const char* boxes = arg.summary + (long long)kv_head * arg.num_pool_pages * BOX_BYTES + 16 * piece;
-    float* scores = arg.scores + (long long)kv_head * GROUP * arg.scores_stride + start;
-    if (first >= num_pages) return;
+    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, piece = lane % LANES, own_page = lane / LANES;
+    Tile tile(arg);
+    if (tile.empty(arg)) return;
+    // No branch between the query and the boxes: what is made of the query would be waited for before them.
+    Words query = load_once(tile.query(arg, 0) + 16 * (piece % (LANES / 2)));
     Words box[LOADS];
-    if (first + TILE <= num_pages) {
 #pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            int page = __shfl_sync(FULL_WARP, physical, i * PAGES + own_page);
-            box[i] = load_once(boxes + (long long)page * BOX_BYTES);
-        }
-    } else {
+    for (int i = 0; i < LOADS; i++) {
+        int page = i * PAGES + own_page;
+        const char* at = tile.box(arg, page) + 16 * piece;
+        box[i] = tile.there(page) ? load_once(at) : zero_words();
+    }
+    bool of_min = piece < LANES / 2;
+    u32 facing[4];  // min(q, 0) where this lane's piece of a box is of min, max(q, 0) where it is of max
 #pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            int page = __shfl_sync(FULL_WARP, physical, i * PAGES + own_page);
-            bool there = first + i * PAGES + own_page < num_pages;
-            box[i] = there ? load_once(boxes + (long long)page * BOX_BYTES) : zero_words();
-        }
+    for (int i = 0; i < 4; i++) facing[i] = signed_part(query.w[i], of_min);
+    float bounds[LOADS];
+#pragma unroll
+    for (int i = 0; i < LOADS; i += 2) {
+        const u32 *upper = box[i].w, *lower = box[i + 1].w;
+        float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        multiply(c, upper[0], lower[0], upper[1], lower[1], facing[0], facing[1]);
+        multiply(c, upper[2], lower[2], upper[3], lower[3], facing[2], facing[3]);
+        bool diagonal = t == g / 2;
+        bounds[i] = diagonal ? (g % 2 ? c[1] : c[0]) : 0.0f;
+        bounds[i + 1] = diagonal ? (g % 2 ? c[3] : c[2]) : 0.0f;
+    }
+    float bound = sum_over_lanes<LOADS, LANES>(bounds);
+    int page = piece / (LANES / LOADS) * PAGES + own_page;
+    if (piece % (LANES / LOADS) == 0 && tile.there(page)) *tile.score(arg, 0, page) = bound;
+}
+#else
+// The boxes of 16 pages times the query heads of a group: lanes 4g.. load rows g and g + 8, of which lane t of four
+// holds the pieces 64c + 16t bytes; column g is query head g in the same order of dims.
+extern "C" __global__ void SCORE_BOUNDS score_paired(ScoreArguments arg) {
+    static_assert(TILE == 16, "rows of one product");
+    constexpr int PIECES = HEAD_DIM / 32;  // of a bound, a lane's
+    let_next_kernel_start();
+    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    Tile tile(arg);
+    if (tile.empty(arg)) return;
+    Words query[PIECES], upper[2 * PIECES], lower[2 * PIECES];
+    const char *own_query = tile.query(arg, g < GROUP ? g : 0) + 16 * t;
+    const char *upper_box = tile.box(arg, g) + 16 * t, *lower_box = tile.box(arg, g + 8) + 16 * t;
+#pragma unroll
+    for (int c = 0; c < PIECES; c++) query[c] = g < GROUP ? load_once(own_query + 64 * c) : zero_words();
+#pragma unroll
+    for (int c = 0; c < 2 * PIECES; c++) upper[c] = tile.there(g) ? load_once(upper_box + 64 * c) : zero_words();
+#pragma unroll
+    for (int c = 0; c < 2 * PIECES; c++) lower[c] = tile.there(g + 8) ? load_once(lower_box + 64 * c) : zero_words();
+    float even[4] = {0.0f, 0.0f, 0.0f, 0.0f}, odd[4] = {0.0f, 0.0f, 0.0f, 0.0f};  // two chains: half the latency
+#pragma unroll
+    for (int c = 0; c < 2 * PIECES; c++) {
+        const u32 *u = upper[c].w, *l = lower[c].w;
+        u32 facing[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) facing[i] = signed_part(query[c % PIECES].w[i], c < PIECES);
+        multiply(even, u[0], l[0], u[1], l[1], facing[0], facing[1]);
+        multiply(odd, u[2], l[2], u[3], l[3], facing[2], facing[3]);
     }
 #pragma unroll
-    for (int h = 0; h < GROUP; h++) {
-        float bounds[LOADS];
-#pragma unroll
-        for (int i = 0; i < LOADS; i += 2) {
-            float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            multiply(c, box[i].w[0], box[i + 1].w[0], box[i].w[1], box[i + 1].w[1], facing[h][0], facing[h][1]);
-            multiply(c, box[i].w[2], box[i + 1].w[2], box[i].w[3], box[i + 1].w[3], facing[h][2], facing[h][3]);
-            bool diagonal = t == g / 2;
-            bounds[i] = diagonal ? (g % 2 ? c[1] : c[0]) : 0.0f;
-            bounds[i + 1] = diagonal ? (g % 2 ? c[3] : c[2]) : 0.0f;
-        }
-        float bound = sum_over_lanes<LOADS, LANES>(bounds);
-        int page = first + piece / (LANES / LOADS) * PAGES + own_page;
-        if (piece % (LANES / LOADS) == 0 && page < num_pages) scores[h * arg.scores_stride + page] = bound;
+    for (int i = 0; i < 4; i++) {
+        int head = 2 * t + i % 2, page = g + i / 2 * 8;
+        if (head < GROUP && tile.there(page)) *tile.score(arg, head, page) = even[i] + odd[i];
     }
 }
+#endif
 
 __device__ __forceinline__ bool is_negative(const u32* numbers, int i) {
     return numbers[i / 2] & (i % 2 ? 0x80000000u : 0x8000u);

@@ -39,7 +39,7 @@ def score_kernel(
     q_head_stride,
     q_dim_stride,
     scores_stride,
-    num_pool_pages,
+    num_kv_heads,
     GROUP: tl.constexpr,
     MEMBERS: tl.constexpr,  # GROUP padded to a power of two
     DTYPE: tl.constexpr,  # of the summary
@@ -62,20 +62,21 @@ def score_kernel(
     q_low = tl.load(q_rows + word * PACKED * q_dim_stride, mask=members < GROUP, other=0.0).to(tl.float32)
     q_odd = q_rows + (word * PACKED + PACKED - 1) * q_dim_stride
     q_high = tl.load(q_odd, mask=members < GROUP, other=0.0).to(tl.float32)
-    boxes = summary + kv_head * num_pool_pages * (2 * WORDS) + word
+    boxes = summary + kv_head * (2 * WORDS) + word
+    page_words = tl.cast(num_kv_heads, tl.int64) * (2 * WORDS)
     table = block_table + start
     out = scores + (kv_head * GROUP + members) * scores_stride + start
     step = tl.num_programs(0) * TILE_PAGES
     page = tl.program_id(0) * TILE_PAGES + tl.arange(0, TILE_PAGES)[:, None, None]
     physical = tl.load(table + page, mask=page < num_pages, other=0)
-    lower, upper = _load_boxes(boxes, physical, page < num_pages, WORDS)
+    lower, upper = _load_boxes(boxes, physical * page_words, page < num_pages, WORDS)
     following = page + step
     physical = tl.load(table + following, mask=following < num_pages, other=0)
     for _ in range(tl.program_id(0) * TILE_PAGES, num_pages, step):
         bound = _corner(q_low, low(lower, DTYPE), low(upper, DTYPE))
         if PACKED == 2:
             bound += _corner(q_high, high(lower, DTYPE), high(upper, DTYPE))
-        lower, upper = _load_boxes(boxes, physical, following < num_pages, WORDS)
+        lower, upper = _load_boxes(boxes, physical * page_words, following < num_pages, WORDS)
         score = tl.sum(bound, axis=2, keep_dims=True)
         tl.store(out + page, score, mask=(page < num_pages) & (members < GROUP))
         page = following
@@ -84,9 +85,9 @@ def score_kernel(
 
 
 @triton.jit
-def _load_boxes(boxes, physical, there, WORDS: tl.constexpr):
-    """(min, max) of physical pages, [TILE_PAGES, 1, WORDS] each."""
-    box = boxes + physical.to(tl.int64) * (2 * WORDS)
+def _load_boxes(boxes, place, there, WORDS: tl.constexpr):
+    """(min, max) of the boxes at `place`, [TILE_PAGES, 1, WORDS] each."""
+    box = boxes + place
     return tl.load(box, mask=there, other=0), tl.load(box + WORDS, mask=there, other=0)
 
 
@@ -251,7 +252,7 @@ def score(q: torch.Tensor, cache: PagedCache, scores: torch.Tensor, *, plan: Sco
     if pool.summary.layout == "paired":
         tables = cache.block_table, cache.kv_indptr
         score_kernel[plan.grid](
-            q, words, *tables, scores, *strides, pool.num_pages, **constants(plan, **shape)
+            q, words, *tables, scores, *strides, pool.num_kv_heads, **constants(plan, **shape)
         )
     else:
         tables = cache.summary_table, cache.summary_indptr, cache.kv_indptr

@@ -19,10 +19,11 @@ Bounds = tuple[torch.Tensor, torch.Tensor]
 
 
 class PairedSummary:
-    """A page's min and max vectors side by side: [num_kv_heads, num_pages, 2, head_dim].
+    """A page's min and max vectors side by side: [num_pages, num_kv_heads, 2, head_dim].
 
-    Head-major, so that scoring streams one head's pages; indexed by physical page, so that a shared page has
-    one summary and the summary takes exactly as many boxes as the cache has pages.
+    In the order of K and V, so that scoring all heads streams a page's boxes, wherever the page lies; indexed
+    by physical page, so that a shared page has one summary and the summary takes exactly as many boxes as the
+    cache has pages.
     """
 
     layout = "paired"
@@ -30,7 +31,7 @@ class PairedSummary:
     def __init__(
         self, num_pages: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        self.data = cpu_memory.empty((num_kv_heads, num_pages, 2, head_dim), dtype, device)
+        self.data = cpu_memory.empty((num_pages, num_kv_heads, 2, head_dim), dtype, device)
         self.data[:, :, 0] = INF
         self.data[:, :, 1] = -INF
         self.blocks = Pieces("summary block", 0, _copy_nothing)
@@ -50,24 +51,24 @@ class PairedSummary:
 
     def bounds(self, pages: Sequence[int], blocks: Sequence[int]) -> Bounds:
         """(min, max) of every page of a request, each [num_pages, num_kv_heads, head_dim]."""
-        picked = self.data[:, self._index(pages)]
-        return picked[:, :, 0].transpose(0, 1), picked[:, :, 1].transpose(0, 1)
+        picked = self.data[self._index(pages)]
+        return picked[:, :, 0], picked[:, :, 1]
 
     def empty(self, pages: Sequence[int], blocks: Sequence[int], first: int) -> None:
         """Make the boxes of a request's pages from logical page `first` on empty."""
         index = self._index(pages[first:])
         if len(index):
-            self.data[:, index, 0] = INF
-            self.data[:, index, 1] = -INF
+            self.data[index, :, 0] = INF
+            self.data[index, :, 1] = -INF
 
     def rescan(self, pages: Sequence[int], blocks: Sequence[int], page: int, keys: torch.Tensor) -> None:
         """Set the box of logical `page` to the box of `keys` [num_kv_heads, num_valid, head_dim]."""
-        self.data[:, pages[page], 0] = keys.amin(dim=1).to(self.dtype)
-        self.data[:, pages[page], 1] = keys.amax(dim=1).to(self.dtype)
+        self.data[pages[page], :, 0] = keys.amin(dim=1).to(self.dtype)
+        self.data[pages[page], :, 1] = keys.amax(dim=1).to(self.dtype)
 
     def copy_page(self, src: int, dst: int) -> None:
         """Copy the box of physical page `src` to `dst`, as K and V are copied."""
-        self.data[:, dst] = self.data[:, src]
+        self.data[dst] = self.data[src]
 
     def _index(self, pages: Sequence[int]) -> torch.Tensor:
         return torch.tensor(list(pages), dtype=torch.long, device=self.data.device)

@@ -58,7 +58,7 @@ def test_right_results_pass(policy: str) -> None:
 
 
 def _wrong_box(bound: Bound) -> None:
-    bound.cache.pool.summary.data[1, bound.cache.physical_pages(1)[3], 1, 5] += 1e-3
+    bound.cache.pool.summary.data[bound.cache.physical_pages(1)[3], 1, 1, 5] += 1e-3
 
 
 def _wrong_score(bound: Bound) -> None:

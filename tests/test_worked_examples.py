@@ -94,7 +94,7 @@ def fill(cache: PagedCache, request: int, tokens: list[tuple[float, float]], sta
     for position, key in enumerate(map(torch.tensor, tokens), start=start):
         page, slot = cache.physical_pages(request)[position // pool.page_size], position % pool.page_size
         pool.k[page, 0, slot], pool.v[page, 0, slot] = key, 10 * key
-        box = pool.summary.data[0, page]
+        box = pool.summary.data[page, 0]
         m, M = eq08_append_key(box[0].numpy(), box[1].numpy(), key.numpy())
         box[0], box[1] = torch.from_numpy(m), torch.from_numpy(M)
 
@@ -179,7 +179,7 @@ def test_figure_2_step_by_step() -> None:
     assert pick_one(cache, one_query(2.0, -1.0)) == ([8.0, 0.0], 0)
     page_a = cache.physical_pages(0)[0]
     kept = [
-        t.clone() for t in (cache.pool.k[page_a], cache.pool.v[page_a], cache.pool.summary.data[0, page_a])
+        t.clone() for t in (cache.pool.k[page_a], cache.pool.v[page_a], cache.pool.summary.data[page_a, 0])
     ]
 
     cache.extend([1])
@@ -189,7 +189,7 @@ def test_figure_2_step_by_step() -> None:
     assert torch.equal(
         torch.stack(reference.boxes(cache, 0, 0)), torch.stack(reference.stored_boxes(cache, 0, 0))
     )
-    now = (cache.pool.k[page_a], cache.pool.v[page_a], cache.pool.summary.data[0, page_a])
+    now = (cache.pool.k[page_a], cache.pool.v[page_a], cache.pool.summary.data[page_a, 0])
     assert all(torch.equal(old, new) for old, new in zip(kept, now, strict=True))
     assert pick_one(cache, one_query(0.0, 1.0)) == ([1.0, 5.0], 1)
 

@@ -57,7 +57,7 @@ def _store_boxes(
     data = cache.pool.summary.data
     for which, bound in enumerate(bounds):
         if cache.pool.summary.layout == "paired":
-            data[:, physical, which] = bound.transpose(0, 1).to(data.dtype)
+            data[physical, :, which] = bound.to(data.dtype)
         else:
             block_pages = data.shape[-1]
             block = torch.tensor(blocks)[logical // block_pages]

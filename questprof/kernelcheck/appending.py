@@ -149,7 +149,7 @@ def _own_boxes(scene: Scene) -> Iterator[tuple[int, int, Any]]:
     for request in range(cache.batch_size):
         for page, physical in enumerate(cache.physical_pages(request)):
             if summary.layout == "paired":
-                yield request, page, (slice(None), physical)
+                yield request, page, (physical,)
             else:
                 block = cache.summary_blocks(request)[summary.block_of(page)]
                 yield request, page, (block, ..., page % summary.data.shape[-1])

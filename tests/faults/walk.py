@@ -255,7 +255,7 @@ def score(fault: str) -> Launcher:
         data = cache.pool.summary.data
         if cache.pool.summary.layout == "paired":
             table, indptr, pages = cache.block_table, cache.kv_indptr, 1
-            head, piece, bound, dim = data.stride()
+            piece, head, bound, dim = data.stride()
         else:
             table, indptr, pages = cache.summary_table, cache.summary_indptr, data.shape[-1]
             piece, head, dim, bound, _ = data.stride()

@@ -293,7 +293,7 @@ def _raise(text: str) -> None:
 def _free_box(cache: Any) -> torch.Tensor:
     """The boxes of a page that no request owns."""
     owned = {page for request in range(cache.batch_size) for page in cache.physical_pages(request)}
-    return cache.pool.summary.data[:, next(p for p in range(cache.pool.num_pages) if p not in owned)]
+    return cache.pool.summary.data[next(p for p in range(cache.pool.num_pages) if p not in owned)]
 
 
 def _outside(q: Any, cache: Any, ids: Any, indptr: Any, out: torch.Tensor, *_: Any) -> None:

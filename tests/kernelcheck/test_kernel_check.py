@@ -143,7 +143,7 @@ def test_a_fault_is_found_where_it_is(name: str, said: str, head: int, page: int
         ("steers the terminal", "it raised ValueError: boom ?[31mred? (plain_stages.py:"),
         ("leaves its process", "it raised SystemExit: 0 (plain_stages.py:"),
         ("another shape returned", "it returned float32 [3], and its output is float32 [1, 4, 64]"),
-        ("a box of no request", "it wrote into pool.summary.data at [0, "),
+        ("a box of no request", ", 0, 0, 0], a box of no page of a request"),
         ("ids of the launch before", "it is right at the first launch over a cache, and not at the next"),
         ("the higher of equal pages", "score alike, and"),
         ("the higher of equal pages, fused", "score alike, and"),

@@ -140,7 +140,7 @@ def test_append_writes_the_tokens_and_their_boxes_alone(
     assert len(spare) == 5
     boxes = pool.summary.data
     if layout == "paired":
-        untouched = boxes[:, spare]
+        untouched = boxes[spare]
     else:
         untouched = boxes[[block for block in range(len(boxes)) if block not in blocks]]
     for storage in (pool.k[spare], pool.v[spare], untouched):
@@ -191,11 +191,11 @@ def test_a_page_without_older_tokens_gets_the_box_of_the_new_keys_alone() -> Non
     new_indptr = case.cache.extend([2, 2])
     pages = [case.cache.physical_pages(0)[1], case.cache.physical_pages(1)[0]]
     summary = case.cache.pool.summary.data
-    summary[0, pages, 0], summary[0, pages, 1] = -99.0, 99.0
+    summary[pages, 0, 0], summary[pages, 0, 1] = -99.0, 99.0
     new = torch.randn(4, 1, 64)
     cpu.append(case.cache, new, new, new_indptr)
-    assert torch.equal(summary[0, pages[0]], torch.stack([new[:2, 0].amin(0), new[:2, 0].amax(0)]))
-    assert torch.equal(summary[0, pages[1]], torch.tensor([[-99.0], [99.0]]).expand(2, 64))
+    assert torch.equal(summary[pages[0], 0], torch.stack([new[:2, 0].amin(0), new[:2, 0].amax(0)]))
+    assert torch.equal(summary[pages[1], 0], torch.tensor([[-99.0], [99.0]]).expand(2, 64))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -215,8 +215,8 @@ def test_append_kv_leaves_the_summary_alone() -> None:
     case = make_cache([5, 20], 16, 2, 64, FP32, seed=4, append=cpu.append_kv)
     pages = [*case.cache.physical_pages(0), *case.cache.physical_pages(1)]
     assert torch.equal(pool_keys(case, 1, 1), case.keys[21:25].transpose(0, 1))
-    assert (case.cache.pool.summary.data[:, pages, 0] == INF).all()
-    assert (case.cache.pool.summary.data[:, pages, 1] == -INF).all()
+    assert (case.cache.pool.summary.data[pages, :, 0] == INF).all()
+    assert (case.cache.pool.summary.data[pages, :, 1] == -INF).all()
 
 
 def test_a_branch_writes_its_own_boxes(layout: str) -> None:

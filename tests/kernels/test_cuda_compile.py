@@ -31,6 +31,7 @@ class Compiled:
     architecture: int
     launch: Launch
     wide_loads: int
+    loads_before_products: int  # 16-byte ones
     narrow_loads: int
     registers: int
     shared_bytes: int  # static
@@ -114,6 +115,7 @@ def _read(report: str, architecture: int, launch: Launch) -> Compiled:
         architecture,
         launch,
         wide_loads=len(WIDE.findall(text)),
+        loads_before_products=len(WIDE.findall(text.partition("HMMA")[0])),
         narrow_loads=len(NARROW.findall(text)),
         registers=sizes["REG"],
         shared_bytes=sizes["SHARED"],
@@ -143,6 +145,13 @@ def test_every_kernel_is_compiled_for_every_target(results: list[Compiled]) -> N
 def test_tiles_are_loaded_16_bytes_at_a_time(results: list[Compiled]) -> None:
     assert not [str(r) for r in results if r.wide_loads < r.wide_loads_needed]
     assert not [str(r) for r in results if r.narrow_loads]
+
+
+def test_boxes_are_all_asked_for_before_the_first_product(results: list[Compiled]) -> None:
+    """Left alone, the compiler saves registers and asks for some only when others have been used."""
+    paired = [r for r in results if r.launch.name == "score_paired"]
+    assert {r["GROUP"] for r in paired} >= {1, 4}
+    assert not [str(r) for r in paired if r.loads_before_products < r.wide_loads_needed]
 
 
 def test_nothing_of_the_cuda_stages_spills(results: list[Compiled]) -> None:

@@ -501,26 +501,33 @@ def test_two_pages_taken_for_each_other_are_caught(kind: Kind) -> None:
 
 @pytest.mark.skipif(ON_GPU, reason="plants faults in the sources as they run on a CPU")
 @pytest.mark.parametrize(
-    "edit",
+    ("kind", "edit"),
     [
-        ("score.cu", "bool of_min = piece < LANES / 2;", "bool of_min = piece >= LANES / 2;"),
-        ("select.cuh", "int need = wanted - range.above,", "int need = wanted - range.above - 1,"),
-        ("attention.cuh", "float old_factor = exp2_fast(top - base)", "float old_factor = 1.0f"),
-        ("attention.cuh", "return logical == num_pages - 1 ? tail_len : PAGE_SIZE;", "return PAGE_SIZE;"),
+        (ONE, ("score.cu", "bool of_min = piece < LANES / 2;", "bool of_min = piece >= LANES / 2;")),
+        (GROUP, ("score.cu", ".w[i], c < PIECES);", ".w[i], c >= PIECES);")),
+        (ONE, ("select.cuh", "int need = wanted - range.above,", "int need = wanted - range.above - 1,")),
+        (ONE, ("attention.cuh", "float old_factor = exp2_fast(top - base)", "float old_factor = 1.0f")),
+        (
+            ONE,
+            ("attention.cuh", "return logical == num_pages - 1 ? tail_len : PAGE_SIZE;", "return PAGE_SIZE;"),
+        ),
+        (ONE, ("attention.cuh", "place / 2, sum.acc, next);", "place / 2, next, sum.acc);")),
     ],
     ids=[
         "a box's halves exchanged",
+        "a box's halves exchanged, of a group",
         "one page too few",
         "splits merged unscaled",
         "slots behind the end read",
+        "two outputs exchanged",
     ],
 )
 def test_a_fault_in_the_source_is_caught(
-    edit: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kind: Kind, edit: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def run() -> None:
-        case = ONE.case((300, 77))
-        q = make_q(case, ONE.num_qo_heads, 19)
+        case = kind.case((300, 77))
+        q = make_q(case, kind.num_qo_heads, 19)
         select_indptr = make_select_indptr(case.cache, 8)
         scores = score(q, case.cache)
         assert_close(scores, eager_score(case, q), reference.score(q, case.cache), torch.float32)

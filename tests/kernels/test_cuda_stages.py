@@ -146,9 +146,9 @@ def test_grids_cover_requests_heads_and_pages(monkeypatch: pytest.MonkeyPatch) -
     assert by_name["score_transposed"].grid == (32, 8, 2)  # 2048 pages are 32 blocks of 64
     paired = by_name["score_paired"]
     definitions = dict(paired.definitions)
-    a_block = definitions["TILE"] * paired.num_threads // 32
-    assert paired.grid[1:] == (8, 2)
-    assert paired.grid[0] * a_block >= 2048
+    assert paired.grid[0] * paired.num_threads // 32 == 8  # a warp each KV head
+    assert paired.grid[1] * definitions["TILE"] == 2048
+    assert paired.grid[2] == 2
     assert by_name["attend_kernel"].grid[1:] == by_name["select_attend_kernel"].grid[1:] == (32, 2)
     assert by_name["dense_kernel"].grid[1:] == (8, 2)
     for launch in by_name.values():
@@ -193,7 +193,7 @@ def test_strides_and_sizes_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> Non
     cuda_stages.select_attend(scores, cache, t.select_indptr, ids, True, q, out, t.lse, scratch, 0.5)
     score, fused = (launch.arguments for launch in recorder.launches)
     assert (score.q_batch_stride, score.q_head_stride, score.scores_stride) == (256, 512, 300)
-    assert score.num_pool_pages == cache.pool.num_pages
+    assert score.num_kv_heads == cache.pool.num_kv_heads
     assert (fused.q_batch_stride, fused.q_head_stride) == (256, 512)
     assert (fused.out_batch_stride, fused.out_head_stride) == (8 * 136, 136)
     assert (fused.page_ids_stride, fused.scores_stride) == (80, 300)

@@ -458,7 +458,7 @@ def test_the_pool_states_its_shape() -> None:
     pool = PagePool(6, 2, 4, 8, torch.float16, summary_dtype=FP32, num_workers=3)
     assert (pool.num_pages, pool.num_kv_heads, pool.page_size, pool.head_dim) == (6, 2, 4, 8)
     assert pool.k.shape == pool.v.shape == (6, 2, 4, 8)
-    assert pool.summary.data.shape == (2, 6, 2, 8)
+    assert pool.summary.data.shape == (6, 2, 2, 8)
     assert (pool.k.dtype, pool.summary.dtype, pool.num_workers) == (torch.float16, FP32, 3)
     assert make_pool(1).num_workers == default_num_workers(torch.device("cpu")) == torch.get_num_threads()
 

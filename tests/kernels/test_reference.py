@@ -221,7 +221,7 @@ def test_boxes_are_the_extremes_of_each_page(dtype: torch.dtype) -> None:
 
 def test_stored_boxes_come_from_the_summary_not_from_the_keys() -> None:
     cache, _, _ = make_cache((9,))
-    cache.pool.summary.data[1, cache.physical_pages(0)[2], 0] = -99.0
+    cache.pool.summary.data[cache.physical_pages(0)[2], 1, 0] = -99.0
     assert reference.stored_boxes(cache, 0, 1)[0][2].tolist() == [-99.0] * 8
     assert reference.stored_boxes(cache, 0, 0)[0].min() > -99.0
     assert reference.boxes(cache, 0, 1)[0].min() > -99.0

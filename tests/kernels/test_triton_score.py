@@ -106,7 +106,7 @@ def test_a_nan_in_a_box_shows_in_its_own_score_alone(layout: str, device: str) -
 
 def test_a_nan_in_one_bound_shows_where_a_paired_summary_is_read(device: str) -> None:
     case = make_cache((70, 20), 16, 2, 64, torch.float16, 13, device)
-    case.cache.pool.summary.data[1, case.cache.physical_pages(0)[2], 0, 7] = float("nan")
+    case.cache.pool.summary.data[case.cache.physical_pages(0)[2], 1, 0, 7] = float("nan")
     assert scored(make_q(case, 4, 14), case.cache).isnan().nonzero().tolist() == [[2, 2], [3, 2]]
 
 

@@ -69,7 +69,7 @@ def test_a_box_over_keys_that_are_not_seen_is_caught() -> None:
             for request, pages in enumerate(cache.num_pages):
                 if pages:
                     last = cache.physical_pages(request)[-1]
-                    cache.pool.summary.data[:, last, 1] += 0.5
+                    cache.pool.summary.data[last, :, 1] += 0.5
 
         return stage
 

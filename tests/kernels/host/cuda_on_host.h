@@ -14,6 +14,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct uint2 {
 };
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
 };
 struct alignas(16) float4 {
     float x, y, z, w;
@@ -229,6 +233,12 @@ T __shfl_up_sync(unsigned mask, T value, int stride) {
     return __shfl_sync(mask, value, lane >= stride ? lane - stride : lane);
 }
 
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, int stride) {
+    int lane = host::self->lane;
+    return __shfl_sync(mask, value, lane + stride < 32 ? lane + stride : lane);
+}
+
 inline unsigned __ballot_sync(unsigned mask, bool value) {
     host::check(mask);
     return host::exchanged(value, [](auto of) {
@@ -281,6 +291,7 @@ inline float __fadd_rn(float a, float b) { return a + b; }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
 inline int __clz(unsigned bits) { return bits ? __builtin_clz(bits) : 32; }
+inline float2 make_float2(float x, float y) { return float2{x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return float4{x, y, z, w}; }
 
 template <class T>

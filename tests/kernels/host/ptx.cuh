@@ -81,11 +81,24 @@ inline u32 multiply_add_pairs(u32 a, u32 b, u32 c) {
 }
 #endif
 
-inline void store_relaxed(u64* where, u64 word) { __atomic_store_n(where, word, __ATOMIC_SEQ_CST); }
+struct alignas(16) Posted {
+    float first, second;
+    u32 tag, unused;
+};
 
-inline u64 load_relaxed(const u64* where) {
+inline std::mutex posting;  // sixteen bytes at once
+
+inline void store_relaxed(Posted* where, const Posted& posted) {
+    if (reinterpret_cast<uintptr_t>(where) % 16) std::abort();  // a GPU faults
+    std::lock_guard guard(posting);
+    *where = posted;
+}
+
+inline Posted load_relaxed(const Posted* where) {
+    if (reinterpret_cast<uintptr_t>(where) % 16) std::abort();
     host::yield();  // whoever writes it may be of this block
-    return __atomic_load_n(where, __ATOMIC_SEQ_CST);
+    std::lock_guard guard(posting);
+    return *where;
 }
 
 inline void count_if(bool wanted, u32* counter) {
