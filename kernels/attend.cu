@@ -128,6 +128,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS) select_atte
     __shared__ int table[TABLE];
     __shared__ Early early;
     __shared__ u32 launch;
+    let_next_kernel_start();
     clear(memory.select);
     // Asked for while the scores are still being written, waited for together with them.
     Loaded loaded = load_task(arg);

@@ -100,7 +100,7 @@ constexpr int HEAD_NUMBERS = HEAD_DIM + (HEADS > 1 ? HALF_PADDING * (HEAD_DIM / 
 __device__ __forceinline__ int padded(int place) { return place + place / 64 * HALF_PADDING; }
 
 struct MergeMemory {
-    float acc[WARPS][HEADS][HEAD_NUMBERS];  // of the warps, then of the splits
+    alignas(16) float acc[WARPS][HEADS][HEAD_NUMBERS];  // of the warps, then of the splits
     float total[MOST_SPLITS > WARPS ? MOST_SPLITS : WARPS][HEADS];
     float top[MOST_SPLITS > WARPS ? MOST_SPLITS : WARPS][HEADS];
     float block_top[HEADS];
@@ -195,28 +195,99 @@ __device__ __forceinline__ void walk(State& state, Held& held, const Line& line,
     }
 }
 
-// A number and the launch it belongs to, in one word: who reads the tag has the number.
-__device__ __forceinline__ void post(u64* where, float number, u32 tag) {
-    store_relaxed(where, (u64)tag << 32 | __float_as_uint(number));
+constexpr int PAIRS = HEAD_DIM / 2 + 1;  // words of a split and head: two outputs each, then maximum and sum
+constexpr int BLOCK = WARPS * WARP;
+
+// What the splits of one program leave for one another, [split, head, PAIRS]. Words carry the number of the launch,
+// so that nothing is cleared, and two numbers each: fewer words are polled.
+struct Board {
+    Posted* words;
+    u32 tag;
+
+    __device__ __forceinline__ Posted* at(int split, int head, int pair) const {
+        return words + ((long long)split * HEADS + head) * PAIRS + pair;
+    }
+    __device__ __forceinline__ void post(int split, int head, int pair, float first, float second) const {
+        store_relaxed(at(split, head, pair), Posted{first, second, tag, 0u});
+    }
+    __device__ __forceinline__ Posted collect(int split, int head, int pair) const {
+        const Posted* where = at(split, head, pair);
+        return collect(where, load_relaxed(where));
+    }
+    __device__ __forceinline__ Posted collect(const Posted* where, Posted peeked) const {
+        while (peeked.tag != tag) peeked = load_relaxed(where);
+        return peeked;
+    }
+};
+
+__device__ __forceinline__ void post_sums(const MergeMemory& memory, const Board& board, int split) {
+    for (int number = threadIdx.x; number < OUTPUTS; number += BLOCK) {
+        int head = number / HEAD_DIM, place = number % HEAD_DIM;
+        Sum sum = sum_of_warps(memory, number);
+        float next = __shfl_down_sync(FULL_WARP, sum.acc, 1);
+        if (place % 2 == 0) board.post(split, head, place / 2, sum.acc, next);
+        if (place == 1) board.post(split, head, PAIRS - 1, sum.top, sum.total);
+    }
 }
 
-__device__ __forceinline__ float collect(const u64* where, u64 word, u32 tag) {  // `word`: what a peek saw
-    while ((u32)(word >> 32) != tag) word = load_relaxed(where);
-    return __uint_as_float((u32)word);
+// Waits for the words of all splits and writes this split's share of the outputs.
+__device__ __forceinline__ void merge_share(MergeMemory& memory, const Board& board, int split, int active,
+                                            const Output& output) {
+    u32 pairs = (OUTPUTS / 2 + active - 1) / active;  // of the share
+    int first = split * (int)pairs, count = 2 * (int)pairs;
+    float* acc = &memory.acc[0][0][0];  // [split, count]
+    // Maxima and sums are asked for by the block's last threads, which often have no outputs to ask for.
+    int last = BLOCK - 1 - (int)threadIdx.x;
+    bool has_top = last < HEADS * active;
+    Posted peeked{0.0f, 0.0f, 0u, 0u};
+    if (has_top) peeked = load_relaxed(board.at(last / HEADS, last % HEADS, PAIRS - 1));
+    for (u32 i = threadIdx.x; i < pairs * active; i += BLOCK) {
+        u32 from = i / pairs;
+        int pair = first + (int)(i % pairs);
+        if (pair < OUTPUTS / 2) {
+            Posted two = board.collect(from, pair / (HEAD_DIM / 2), pair % (HEAD_DIM / 2));
+            *(float2*)(acc + 2 * i) = make_float2(two.first, two.second);
+        }
+    }
+    for (int i = last; i < HEADS * active; i += BLOCK) {
+        const Posted* where = board.at(i / HEADS, i % HEADS, PAIRS - 1);
+        Posted two = board.collect(where, i == last ? peeked : load_relaxed(where));
+        memory.top[i / HEADS][i % HEADS] = two.first;
+        memory.total[i / HEADS][i % HEADS] = two.second;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < count && 2 * first + i < OUTPUTS; i += BLOCK) {
+        Sum sum{0.0f, -INFINITE, 0.0f};
+        int head = (2 * first + i) / HEAD_DIM;
+        for (int from = 0; from < active; from++)
+            sum.add(acc[from * count + i], memory.top[from][head], memory.total[from][head]);
+        sum.write(output, 2 * first + i);
+    }
 }
 
-__device__ __forceinline__ float collect(const u64* where, u32 tag) { return collect(where, load_relaxed(where), tag); }
+// Writes all outputs, when all splits have posted.
+__device__ __forceinline__ void merge_all(const Board& board, int active, const Output& output) {
+    for (int number = threadIdx.x; number < OUTPUTS; number += BLOCK) {
+        Sum sum{0.0f, -INFINITE, 0.0f};
+        int head = number / HEAD_DIM, place = number % HEAD_DIM;
+        for (int from = 0; from < active; from++) {
+            const Posted *own = board.at(from, head, place / 2), *top = board.at(from, head, PAIRS - 1);
+            Posted own_peek = load_relaxed(own), top_peek = load_relaxed(top);
+            Posted two = board.collect(own, own_peek), whole = board.collect(top, top_peek);
+            sum.add(place % 2 ? two.second : two.first, whole.first, whole.second);
+        }
+        sum.write(output, number);
+    }
+}
 
 // Merges the warps, then the splits, and writes the output.
 //
-// Scratch: the launch counter of each program (request and head, or group of heads), then its arrivals, then the
-// words [program, split, head, HEAD_DIM + 2] that splits post. Words carry the number of the launch, so that
-// nothing is cleared. Where all blocks are resident at once each split waits for the others' words and writes
-// its share of the outputs; otherwise the last split to arrive writes all. Splits are summed in their order, so
-// that a result does not depend on timing.
+// Scratch: the launch counter of each program (request and head, or group of heads), then its arrivals, then its
+// board. Where all blocks are resident at once each split waits for the others' words and writes its share of the
+// outputs; otherwise the last split to arrive writes all. Splits are summed in their order, so that a result does
+// not depend on timing.
 __device__ __forceinline__ void finish(MergeMemory& memory, State& state, const AttentionArguments& arg,
                                        const Share& share, const u32& launch, const Output& output) {
-    constexpr int BLOCK = WARPS * WARP, WORDS = HEAD_DIM + 2;
     gather_warps(memory, state);
     if (share.active == 1) {
         for (int number = threadIdx.x; number < OUTPUTS; number += BLOCK)
@@ -224,44 +295,13 @@ __device__ __forceinline__ void finish(MergeMemory& memory, State& state, const 
         return;
     }
     int num_programs = gridDim.y * gridDim.z, program = blockIdx.z * gridDim.y + blockIdx.y, split = blockIdx.x;
-    u64* words = (u64*)(arg.scratch + (2 * num_programs + 3) / 4 * 4) + (long long)program * gridDim.x * HEADS * WORDS;
-    u32 tag = launch + 1;
-    for (int number = threadIdx.x; number < OUTPUTS; number += BLOCK) {
-        int head = number / HEAD_DIM, dim = number % HEAD_DIM;
-        Sum sum = sum_of_warps(memory, number);
-        u64* mine = words + ((long long)split * HEADS + head) * WORDS;
-        post(mine + dim, sum.acc, tag);
-        if (dim == 0) {
-            post(mine + HEAD_DIM, sum.top, tag);
-            post(mine + HEAD_DIM + 1, sum.total, tag);
-        }
-    }
+    Posted* boards = (Posted*)(arg.scratch + (2 * num_programs + 3) / 4 * 4);
+    Board board{boards + (long long)program * gridDim.x * HEADS * PAIRS, launch + 1};
+    post_sums(memory, board, split);
     if (arg.blocks_stay) {
-        int count = (OUTPUTS + share.active - 1) / share.active, first = split * count;
         __syncthreads();
-        float* acc = &memory.acc[0][0][0];
-        for (int i = threadIdx.x; i < count * share.active; i += BLOCK) {
-            int from = i / count, number = first + i % count;
-            if (number < OUTPUTS) {
-                const u64* theirs = words + ((long long)from * HEADS + number / HEAD_DIM) * WORDS;
-                acc[i] = collect(theirs + number % HEAD_DIM, tag);
-            }
-        }
-        for (int i = threadIdx.x; i < HEADS * share.active; i += BLOCK) {
-            const u64* theirs = words + (long long)i * WORDS + HEAD_DIM;
-            u64 top = load_relaxed(theirs), total = load_relaxed(theirs + 1);
-            memory.top[i / HEADS][i % HEADS] = collect(theirs, top, tag);
-            memory.total[i / HEADS][i % HEADS] = collect(theirs + 1, total, tag);
-        }
-        __syncthreads();
-        for (int i = threadIdx.x; i < count && first + i < OUTPUTS; i += BLOCK) {
-            Sum sum{0.0f, -INFINITE, 0.0f};
-            int head = (first + i) / HEAD_DIM;
-            for (int from = 0; from < share.active; from++)
-                sum.add(acc[from * count + i], memory.top[from][head], memory.total[from][head]);
-            sum.write(output, first + i);
-        }
-        if (split == 0 && threadIdx.x == 0) arg.scratch[program] = tag;  // all splits have read it
+        merge_share(memory, board, split, share.active, output);
+        if (split == 0 && threadIdx.x == 0) arg.scratch[program] = board.tag;  // all splits have read it
         return;
     }
     u32* arrivals = arg.scratch + num_programs + program;
@@ -270,18 +310,9 @@ __device__ __forceinline__ void finish(MergeMemory& memory, State& state, const 
     if (threadIdx.x == 0) memory.last = atomicAdd(arrivals, 1u) == (u32)share.active - 1;
     __syncthreads();
     if (!memory.last) return;
-    for (int number = threadIdx.x; number < OUTPUTS; number += BLOCK) {
-        Sum sum{0.0f, -INFINITE, 0.0f};
-        for (int from = 0; from < share.active; from++) {
-            const u64* theirs = words + ((long long)from * HEADS + number / HEAD_DIM) * WORDS;
-            u64 acc = load_relaxed(theirs + number % HEAD_DIM), top = load_relaxed(theirs + HEAD_DIM), total = load_relaxed(theirs + HEAD_DIM + 1);
-            sum.add(collect(theirs + number % HEAD_DIM, acc, tag), collect(theirs + HEAD_DIM, top, tag),
-                    collect(theirs + HEAD_DIM + 1, total, tag));
-        }
-        sum.write(output, number);
-    }
+    merge_all(board, share.active, output);
     if (threadIdx.x == 0) {
-        arg.scratch[program] = tag;
+        arg.scratch[program] = board.tag;
         *arrivals = 0;
     }
 }

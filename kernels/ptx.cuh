@@ -100,14 +100,26 @@ __device__ __forceinline__ float exp2_fast(float x) {
 }
 
 // Words that blocks of one launch leave for one another, in the cache that all of them see.
-__device__ __forceinline__ void store_relaxed(u64* where, u64 word) {
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(where), "l"(word) : "memory");
+struct alignas(16) Posted {  // two numbers and the launch they belong to, written and read as one
+    float first, second;
+    u32 tag, unused;
+};
+
+__device__ __forceinline__ void store_relaxed(Posted* where, const Posted& posted) {
+    asm volatile("{.reg .b64 low, high; .reg .b128 all; mov.b64 low, {%1, %2}; mov.b64 high, {%3, %4};"
+                 " mov.b128 all, {low, high}; st.relaxed.gpu.global.b128 [%0], all;}" ::"l"(where),
+                 "f"(posted.first), "f"(posted.second), "r"(posted.tag), "r"(posted.unused)
+                 : "memory");
 }
 
-__device__ __forceinline__ u64 load_relaxed(const u64* where) {
-    u64 word;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(where) : "memory");
-    return word;
+__device__ __forceinline__ Posted load_relaxed(const Posted* where) {
+    Posted r;
+    asm volatile("{.reg .b64 low, high; .reg .b128 all; ld.relaxed.gpu.global.b128 all, [%4];"
+                 " mov.b128 {low, high}, all; mov.b64 {%0, %1}, low; mov.b64 {%2, %3}, high;}"
+                 : "=f"(r.first), "=f"(r.second), "=r"(r.tag), "=r"(r.unused)
+                 : "l"(where)
+                 : "memory");
+    return r;
 }
 
 // Adds 1 to a counter in shared memory where `wanted`: a branch would cost more than the addition.
