@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from questprof.environment import available_bytes
 from questprof.model import CACHE_MULTIPLE, Ceiling, Environment
+from questprof.units import count
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +72,7 @@ def cpu_readers(environment: Environment) -> list[CpuReader]:
     k, v = buffer[: len(buffer) // 2], buffer[len(buffer) // 2 :]
     readers = []
     for threads in sorted({1, environment.num_workers}, reverse=True):
-        suffix = f"{threads} thread{'s' * (threads > 1)}"
+        suffix = count(threads, "thread")
         for name, streams in streaming_cpu.READERS:
             read = partial(streaming_cpu.read_streams, buffer, streams, threads)
             readers.append(CpuReader(f"{name}, {suffix}", read, num_bytes))

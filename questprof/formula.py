@@ -16,7 +16,7 @@ from questprof.equations import EQUATIONS, picked_row_share, transposed_read_rat
 from questprof.errors import QuestprofError
 from questprof.ledger import counted_bytes, entries, planned_tile, resident_bytes, stage_bytes
 from questprof.model import Point, Shape, SummaryLayout
-from questprof.units import KERNEL_DTYPES, dtype_bytes, format_bytes
+from questprof.units import KERNEL_DTYPES, count, dtype_bytes, format_bytes
 
 Document = dict[str, Any]
 
@@ -55,7 +55,7 @@ def formula(
     seq_len = _valid_tokens(length, page_size, last_page_len)
     layout = _layout(summary_layout)
     query_heads = kv_heads if heads is None else heads
-    name = f"{query_heads} query heads, {kv_heads} KV heads, head_dim {head_dim}"
+    name = f"{count(query_heads, 'query head')}, {count(kv_heads, 'KV head')}, head_dim {head_dim}"
     shape = Shape(name, query_heads, kv_heads, head_dim, dtype, summary_dtype or "", layers)
     point = Point(
         shape=shape,
@@ -89,8 +89,9 @@ def explain(document: Document) -> list[str]:
     times = heads + layers + ("" if d["batch_size"] == 1 else f" x {d['batch_size']} requests")
     vector = f"2 x {d['vector_bytes']} B x"
     lines = [
-        f"{d['seq_len']} tokens in {pages} pages of {size}; token budget {d['token_budget']}: "
-        f"{selected} pages a query head (modelled, nothing measured)",
+        f"{count(d['seq_len'], 'token')} in {count(pages, 'page')} of {size}; "
+        f"token budget {d['token_budget']}: {count(selected, 'page')} a query head "
+        "(modelled, nothing measured)",
         f"dense read 2ML, eq. (9): {vector} {_tokens(d, pages)}{times} = {_amount(d['dense_bytes'])}",
         f"{_index_name(d)}: 2 x {d['summary_vector_bytes']} B x {pages}{times}{_share_factor(d)} "
         f"= {_amount(d['index_bytes'])}",
@@ -102,10 +103,12 @@ def explain(document: Document) -> list[str]:
     if d["last_page_len"] != size:
         lines.append(
             f"read ratio in bytes: {d['quest_bytes']} / {d['dense_bytes']} = {d['byte_ratio']:.6g} "
-            f"(the last page holds {d['last_page_len']} of {size} tokens)"
+            f"(the last page holds {d['last_page_len']} of {count(size, 'token')})"
         )
     if tile > 1:
-        lines.append(f"physical tile {tile}: a page of {size} reads {ceil_div(size, tile) * tile} tokens")
+        lines.append(
+            f"physical tile {tile}: a page of {size} reads {count(ceil_div(size, tile) * tile, 'token')}"
+        )
     lines += [
         _beside(stage, d["entries"]) for stage in d["stage_bytes"] if stage not in ("append_kv", "quest")
     ]
@@ -134,13 +137,14 @@ def _valid_tokens(length: int, page_size: int, last_page_len: int | None) -> int
     if last_page_len is None:
         return length
     if not 1 <= last_page_len <= page_size:
-        why = f"the last page of {page_size} slots holds 1..{page_size} tokens"
+        tokens = "1 token" if page_size == 1 else f"1..{page_size} tokens"
+        why = f"the last page of {count(page_size, 'slot')} holds {tokens}"
         raise QuestprofError(
             f"last page length {last_page_len}", why, "Leave it out for what the length leaves."
         )
     left = length % page_size
     if left and left != last_page_len:
-        why = f"length {length} leaves {left} tokens on the last page"
+        why = f"length {length} leaves {count(left, 'token')} on the last page"
         fix = "Leave it out, or give a length that is a multiple of the page size, which it then cuts."
         raise QuestprofError(f"last page length {last_page_len}", why, fix)
     return (length - 1) // page_size * page_size + last_page_len
@@ -216,8 +220,9 @@ def _messages(d: Document) -> list[str]:
     size, budget, rho = d["page_size"], d["token_budget"], d["rho"]
     found: list[str] = []
     if budget >= d["seq_len"]:
+        whole = "the one token" if d["seq_len"] == 1 else f"all {d['seq_len']} tokens"
         found.append(
-            f"The token budget of {budget} covers all {d['seq_len']} tokens: Quest reads every page and the "
+            f"The token budget of {budget} covers {whole}: Quest reads every page and the "
             f"summary on top, rho = {_ratio_terms(d)} = {rho:.6g}, and costs more than dense."
         )
     elif rho >= 1:
@@ -225,13 +230,15 @@ def _messages(d: Document) -> list[str]:
     if budget % size and budget < d["seq_len"]:
         tokens = d["num_selected"] * size
         found.append(
-            f"A token budget of {budget} is {d['num_selected']} whole pages of {size}: {tokens} tokens."
+            f"A token budget of {budget} is {count(d['num_selected'], 'whole page')} of {size}: "
+            f"{count(tokens, 'token')}."
         )
     if d["group_size"] > 1:
         known = "as given" if d["union_ratio_given"] else "the most; a measured one may be lower"
         found.append(
             f"{d['group_size']} query heads share a KV head, which reads the union of their pages: "
-            f"|union| / K = {d['union_ratio']:g} ({known}), {d['union_pages']:g} of {d['num_pages']} pages."
+            f"|union| / K = {d['union_ratio']:g} ({known}), "
+            f"{d['union_pages']:g} of {count(d['num_pages'], 'page')}."
         )
     if d["summary_layout"] == "transposed" and d["group_size"] > 1:
         found.append(

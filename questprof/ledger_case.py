@@ -18,7 +18,7 @@ from questprof_kernels.plan import (
 from questprof.equations import picked_row_share
 from questprof.errors import QuestprofError
 from questprof.model import Point, validate_shape
-from questprof.units import dtype_bytes
+from questprof.units import count, dtype_bytes
 
 VARIANTS = ("triton", "cuda", "cpu")
 """Implementations whose splits are known."""
@@ -191,7 +191,7 @@ def _check_reading(
         raise QuestprofError(f"physical tile {physical_tile}", why, "Give 1 when it reads valid tokens only.")
     group_size = point.shape.group_size
     if union_ratio is not None and not 1 <= union_ratio <= group_size:
-        why = f"|union| / K lies in 1..{group_size} for {group_size} query heads a KV head"
+        why = f"|union| / K lies in 1..{group_size} for {count(group_size, 'query head')} a KV head"
         fix = "Give 1 when a group shares one page set, otherwise the measured ratio."
         raise QuestprofError(f"union ratio {union_ratio:g}", why, fix)
 

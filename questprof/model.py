@@ -20,7 +20,7 @@ from questprof.errors import QuestprofError
 from questprof.recall.rows import RecallRows
 from questprof.roofs import Roofs
 from questprof.structs import ByValue, Count, CountOrNone, Sample, Struct, short_hash
-from questprof.units import DTYPE_BYTES
+from questprof.units import DTYPE_BYTES, count
 
 SCHEMA_VERSION = 1
 CACHE_MULTIPLE = 3
@@ -339,7 +339,8 @@ def validate_shape(shape: Shape) -> Shape:
     if min(shape.num_qo_heads, shape.num_kv_heads, shape.head_dim, shape.num_layers) < 1:
         problems.append("heads, head_dim and layers must be at least 1")
     elif shape.num_qo_heads % shape.num_kv_heads:
-        problems.append(f"{shape.num_qo_heads} query heads do not divide into {shape.num_kv_heads} KV heads")
+        query_heads = count(shape.num_qo_heads, "query head does", "query heads do")
+        problems.append(f"{query_heads} not divide into {count(shape.num_kv_heads, 'KV head')}")
     dtypes = dict.fromkeys((shape.kv_dtype, shape.effective_summary_dtype))
     problems += [f"dtype {dtype!r} is unknown" for dtype in dtypes if dtype not in DTYPE_BYTES]
     if problems:

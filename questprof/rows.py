@@ -13,6 +13,7 @@ from typing import Literal
 
 from questprof.model import Check, Point, SingleSteps, StageTiming, Status
 from questprof.samples import quantile, tail
+from questprof.units import count
 
 FEWEST_SAMPLES = 3
 """Fewer say nothing of how far apart they lie."""
@@ -250,7 +251,7 @@ def summarise(
     hidden = "" if apart else _hides_steps(timing)
     steps = () if hidden else apart or samples
     p95, p99 = (tail(steps, share) if steps else None for share in (0.95, 0.99))
-    few = f"{len(steps)} samples: p95 needs 20 and p99 100" if p95 is None or p99 is None else ""
+    few = f"{count(len(steps), 'sample')}: p95 needs 20 and p99 100" if p95 is None or p99 is None else ""
     return Stat(
         median(samples),
         quantile(samples, 0.1),

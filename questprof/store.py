@@ -6,6 +6,7 @@ writing. The seal is the last field of the line and covers every byte before it.
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import math
 import os
@@ -25,6 +26,7 @@ from questprof.files import cannot_write, check_regular, output_exists
 from questprof.model import SCHEMA_VERSION, Environment, Header, Profile, Record, validate_shape
 from questprof.structs import Struct, canonical_json, hash_text
 from questprof.unchecked import without_unchecked
+from questprof.units import count
 
 _SEAL = re.compile(rb',"crc32":(\d+)\}$')
 _UNREADABLE = (ValueError, msgspec.DecodeError, RecursionError)
@@ -166,6 +168,7 @@ def read_profile(path: Path, *, skip_corrupt: bool = False) -> Profile:
     warning with `skip_corrupt`; a line with a sample that no clock reads is one. A newer schema and an
     unreadable file raise too. Every record has the id that its point has now, whatever the file says, and
     times whose results nobody checked are left out with a warning: what is read is the same for all commands.
+    Line ends may be CRLF, and a byte-order mark of UTF-8 may stand first.
     """
     try:
         data = path.read_bytes()
@@ -173,7 +176,10 @@ def read_profile(path: Path, *, skip_corrupt: bool = False) -> Profile:
         raise QuestprofError(
             f"cannot read {path}", str(error.strerror or error), "Name a profile written by questprof sweep."
         ) from error
-    lines = data.split(b"\n")
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise not_a_profile(path, "it is text in UTF-16, as `>` of PowerShell writes it, and no copy")
+    # What editors and checkouts add around a line is not what its crc32 seals.
+    lines = [line.removesuffix(b"\r") for line in data.removeprefix(codecs.BOM_UTF8).split(b"\n")]
     torn = lines.pop()
     if not lines:
         raise not_a_profile(path, "it has no complete first line")
@@ -205,9 +211,10 @@ def _sort_out(
                 "Restore it, or read the rest: report, compare, predict and export take --skip-corrupt.",
             )
     if unchecked:
+        of_all = f"{unchecked} of {count(len(records), 'record')}"
+        hold = "holds" if unchecked == 1 else "hold"
         warnings.append(
-            f"{path}: {unchecked} of {len(records)} records hold times and no check of what was timed: their "
-            "times are left out"
+            f"{path}: {of_all} {hold} times and no check of what was timed: these times are left out"
         )
     return records, warnings
 

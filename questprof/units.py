@@ -41,19 +41,20 @@ def format_count(value: int) -> str:
 
 
 def format_bytes(value: float) -> str:
-    """Bytes in binary units, three significant digits: 33554432 -> `32 MiB`."""
-    for suffix in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
+    """Bytes in binary units, four significant digits: 33554432 -> `32 MiB`, 1 << 62 -> `4 EiB`."""
+    for suffix in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(float(f"{value:.4g}")) < 1024:
             return f"{value:.4g} {suffix}"
         value /= 1024
-    return f"{value:.4g} TiB"
+    return f"{value:.4g} EiB"
 
 
 def parse_bytes(text: str, what: str = "size") -> int:
     """`100g` (GiB), `512m` (MiB) as bytes; QuestprofError otherwise."""
     match = re.fullmatch(r"([0-9]{1,6})([mg])", text.strip(), re.IGNORECASE)
     if not match or not int(match[1]):
-        raise QuestprofError(f"{what} {text.strip()!r}", "it is no number of m or g", "Write 100g or 512m.")
+        why = "it holds nothing" if match else "it is no whole number of m or g, of six digits at most"
+        raise QuestprofError(f"{what} {text.strip()!r}", why, "Write 100g (GiB) or 512m (MiB).")
     return int(match[1]) << (20 if match[2].lower() == "m" else 30)
 
 
@@ -79,9 +80,9 @@ def format_seconds(value: float) -> str:
     return f"{value:.0f} s"
 
 
-def count(number: int, noun: str) -> str:
-    """`1 block`, `2 blocks`."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+def count(number: int, noun: str, plural: str = "") -> str:
+    """`1 block`, `2 blocks`; with `plural` as in `1 head is`, `2 heads are`."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def six_digits(value: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -264,6 +265,19 @@ def test_a_group_picks_more_rows() -> None:
 def test_the_resident_bytes_hold_the_slack_of_blocks() -> None:
     document = formula(length=16 * 65, budget=64, summary_layout="transposed")
     assert document["resident_summary_bytes"] == 2 * 128 * 128 * 2
+
+
+def test_one_of_a_kind_is_one() -> None:
+    """A token, a page and a head: no "1 tokens in 1 pages"."""
+    with pytest.raises(QuestprofError, match="shape '1 query head, 2 KV heads, head_dim 128'"):
+        formula(**{**ARTICLE, "heads": 1, "kv_heads": 2})
+    one = formula(**{**ARTICLE, "length": 1, "page_size": 1, "budget": 1})
+    said = " ".join([*explain(one), *one["messages"]])
+    assert said.startswith("1 token in 1 page of 1; token budget 1: 1 page a query head")
+    assert "covers the one token: " in said
+    assert re.findall(r"(?<![\d.])1 (?:tokens|pages|heads|layers|requests)\b", said) == []
+    with pytest.raises(QuestprofError, match="the last page of 1 slot holds 1 token"):
+        formula(**{**ARTICLE, "page_size": 1}, last_page_len=2)
 
 
 def test_a_budget_is_whole_pages() -> None:

@@ -193,6 +193,8 @@ def test_query_heads_that_do_not_divide_among_the_kv_heads_are_refused(heads: in
 
 
 def test_heads_that_do_not_divide() -> None:
+    with pytest.raises(QuestprofError, match="1 query head does not divide into 2 KV heads"):
+        resolve_shape("llama-2-7b", kv_dtype="float16", heads=1, kv_heads=2)
     with pytest.raises(QuestprofError, match="do not divide"):
         resolve_shape("llama-2-7b", kv_dtype="fp16", heads=9, kv_heads=2)
     with pytest.raises(QuestprofError, match="unknown"):

@@ -312,4 +312,4 @@ def test_times_that_nobody_checked_are_left_out(tmp_path: Path) -> None:
     assert found.records[1:] == (step, refused, _record(1024))
     assert (found.records[0].status, found.records[0].times_us) == ("unavailable", {})
     assert "not checked" in found.records[0].reason
-    assert "1 of 4 records hold times and no check" in found.warnings[0]
+    assert "1 of 4 records holds times and no check" in found.warnings[0]

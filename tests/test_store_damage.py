@@ -3,6 +3,7 @@
 Over the repository's own profiles and a generated one, through `read_profile` and the commands that read.
 """
 
+import codecs
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,41 @@ def test_any_prefix_keeps_its_whole_records(
     assert isinstance(found, Profile)
     assert found.records == whole[name].records[: lines - 1]
     assert bool(found.warnings) == (content[length - 1 : length] != b"\n")
+
+
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+def test_line_ends_and_marks_of_an_editor_change_nothing(
+    path: Path, whole: dict[str, Profile], mark: bytes
+) -> None:
+    """Bytes that stand around a line and not in it; within one, each is an altered byte as any other."""
+    lines = CONTENTS["generated"].split(b"\n")
+    found = _read(path, mark + b"\r\n".join(lines))
+    assert isinstance(found, Profile)
+    assert (found.header, found.records) == (whole["generated"].header, whole["generated"].records)
+    assert not found.warnings
+    for stray in (b"\r", codecs.BOM_UTF8):
+        inside = b"\n".join([lines[0], lines[1][:50] + stray + lines[1][50:], *lines[2:]])
+        assert "line 2 is corrupt" in str(_read(path, inside))
+    torn = _read(path, mark + b"\r\n".join(lines)[:-1])
+    assert isinstance(torn, Profile)
+    assert torn.records == found.records[:-1]
+
+
+def test_such_a_profile_is_resumed(path: Path, whole: dict[str, Profile]) -> None:
+    *first, _ = CONTENTS["generated"].removesuffix(b"\n").split(b"\n")
+    path.write_bytes(codecs.BOM_UTF8 + b"".join(line + b"\r\n" for line in first))
+    with ProfileWriter(path, resume=True) as writer:
+        writer.begin(whole["generated"].header)
+        writer.append(whole["generated"].records[-1])
+    assert read_profile(path).records == whole["generated"].records
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_text_of_another_encoding_is_named(path: Path, encoding: str) -> None:
+    error = _read(path, ("\ufeff" + CONTENTS["generated"].decode()).encode(encoding))
+    assert isinstance(error, QuestprofError)
+    assert "UTF-16" in error.why
+    assert error.status == Exit.USAGE
 
 
 def test_every_byte_of_a_short_profile_matters(path: Path) -> None:

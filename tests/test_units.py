@@ -43,6 +43,9 @@ def test_format_count_is_exact(value: int) -> None:
 def test_formats() -> None:
     assert format_bytes(33554432) == "32 MiB"
     assert format_bytes(0) == "0 B"
+    assert format_bytes(1023.97 * 1024) == "1 MiB"  # 1024 KiB are one
+    assert [format_bytes(1 << power) for power in (40, 50, 60, 62)] == ["1 TiB", "1 PiB", "1 EiB", "4 EiB"]
+    assert format_bytes(-(3 << 20)) == "-3 MiB"
     assert format_us(4.053) == "4.05"
     assert format_us(40.53) == "40.5"
     assert format_us(81234.0) == "81234"
@@ -68,10 +71,13 @@ def test_parse_bytes(text: str, value: int) -> None:
     assert parse_bytes(text, "pool") == value
 
 
-@pytest.mark.parametrize("text", ["", "100", "0g", "1.5g", "-1g", "1k", "g"])
+@pytest.mark.parametrize("text", ["", "100", "0g", "00m", "1.5g", "-1g", "1k", "g", "1234567g"])
 def test_parse_bytes_refuses(text: str) -> None:
-    with pytest.raises(QuestprofError, match="pool"):
+    """What is a number and no size says that, and not that it were no number."""
+    with pytest.raises(QuestprofError, match="pool") as caught:
         parse_bytes(text, "pool")
+    assert ("it holds nothing" in caught.value.why) == text.startswith("0")
+    assert ("no whole number" in caught.value.why) == (not text.startswith("0"))
 
 
 @pytest.mark.parametrize(
@@ -84,3 +90,8 @@ def test_seconds_in_the_largest_unit_they_fill(seconds: float, text: str) -> Non
 
 def test_one_is_no_plural() -> None:
     assert [count(n, "block") for n in (0, 1, 2)] == ["0 blocks", "1 block", "2 blocks"]
+    assert [count(n, "query is", "queries are") for n in (0, 1, 2)] == [
+        "0 queries are",
+        "1 query is",
+        "2 queries are",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -162,16 +163,21 @@ def paying_text(one: Paying) -> str:
     elif found.kind == "never in range":
         text = f"Quest never pays in range, {ends}"
     elif found.kind == "only between":
-        text = f"Quest stops paying at {_at(one.axis, found.until)}"
-        text += f" and pays from {_at(one.axis, found.seq_len)} on until there" if found.seq_len else ""
+        text = f"Quest stops paying at {_first(one.axis, found.until)}"
+        text += f" and pays from {_first(one.axis, found.seq_len)} on until there" if found.seq_len else ""
     else:
-        text = f"Quest pays from {_at(one.axis, found.seq_len)} on, and below it does not"
+        text = f"Quest pays from {_first(one.axis, found.seq_len)} on, and below it does not"
     if not found.steady:
         text += " (the speed-up crosses 1 more than once; this is the last time)"
     last = one.curve[-1]
     doubt = ", ".join(_at(one.axis, value) for value in one.undecided)
     said = f"; undecided at {doubt}, where the 95 % interval holds 1" if doubt else ""
     return f"{setting}: {text}; {last[1]:.2f}x at {_at(one.axis, last[0])}{said}."
+
+
+def _first(axis: Axis, value: float | None) -> str:
+    """Where the answer turns: an interpolated length, or the first whole batch from there on."""
+    return _at(axis, math.ceil(round(value, 6)) if axis == "batch" and value else value)
 
 
 def _at(axis: Axis, value: float | None) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from questprof.errors import QuestprofError
 from questprof.recall.answers.layer_table import LayerTable, parse_layer_table
-from questprof.units import parse_count
+from questprof.units import count, parse_count
 
 MOST_NAMED: Final = 60
 """Characters of a word that is no budget that are shown."""
@@ -42,8 +42,8 @@ def read_layer_budgets(path: Path, num_layers: int) -> tuple[int, ...]:
         ) from error
     if len(budgets) != num_layers:
         raise QuestprofError(
-            f"{path} holds {len(budgets)} budgets",
-            f"the model has {num_layers} layers",
+            f"{path} holds {count(len(budgets), 'budget')}",
+            f"the model has {count(num_layers, 'layer')}",
             "Write a budget for each layer, `dense` (or 0) for those that stay dense.",
         )
     return _some_quest(path, budgets)
@@ -59,7 +59,7 @@ def _per_layer(path: Path, table: LayerTable, num_layers: int) -> tuple[int, ...
     named = sorted({*table.dense_layers, *map(int, table.budgets)})
     if table.source and len(named) < num_layers and set(named) < set(range(num_layers)):
         raise QuestprofError(
-            f"{path} suggests budgets for {len(named)} of the model's {num_layers} layers",
+            f"{path} suggests budgets for {len(named)} of the model's {count(num_layers, 'layer')}",
             f"the trace that it was made from, of {table.source.model}, was evaluated at "
             f"{'layers' if len(named) != 1 else 'layer'} {', '.join(map(str, named))} alone",
             "Add the others to its dense_layers or budgets, or evaluate a trace of every layer.",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from questprof.amdahl.pairs import Pair, series_of, title
 from questprof.errors import QuestprofError
 from questprof.model import Point
-from questprof.units import format_count
+from questprof.units import count, format_count
 
 LEAST: int = 2
 """Lengths above the budget that a line needs."""
@@ -73,7 +73,7 @@ def check_enough(points: Iterable[Point]) -> None:
     above = {one.seq_len for one in points if not one.seq_lens and _grows(one, one.seq_len)}
     if len(above) < LEAST:
         raise QuestprofError(
-            f"--predict with {len(above)} length{'s' * (len(above) != 1)} above the budget to measure",
+            f"--predict with {count(len(above), 'length')} above the budget to measure",
             f"a line through the steps needs at least {LEAST} measured lengths",
             "Name more, as in --lengths 8k,16k,32k.",
         )

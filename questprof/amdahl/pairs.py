@@ -13,7 +13,7 @@ from questprof.amdahl.check import Check, check, speedup_interval, why_not
 from questprof.amdahl.doubts import doubts
 from questprof.model import Point, Profile, Record
 from questprof.scan import best_ceiling, point_key
-from questprof.units import format_count
+from questprof.units import count, format_count
 
 
 @dataclass(frozen=True)
@@ -187,5 +187,5 @@ def budget_text(point: Point) -> str:
         return f"budgets by layer, {mean:.0f} on average in {len(served)} layers"
     said = f"budget {point.token_budget}"
     if setup and setup.dense_layers != 2:
-        said += f", {setup.dense_layers} dense layer{'s' * (setup.dense_layers != 1)}"
+        said += f", {count(setup.dense_layers, 'dense layer')}"
     return said

@@ -26,7 +26,7 @@ from questprof.decode.records import DecodeSetup
 from questprof.errors import QuestprofError
 from questprof.grid import check_names, check_pages, default_layout, parse_sizes
 from questprof.model import Point
-from questprof.units import format_count, parse_count
+from questprof.units import count, format_count
 
 
 @dataclass(frozen=True)
@@ -176,11 +176,15 @@ def spread(longest: int, batch: int) -> tuple[int, ...]:
 
 def parse_dense_layers(text: str, num_layers: int) -> tuple[int, ...]:
     """`2`, or `0,2` for steps with each; QuestprofError for more than the model has."""
-    counts = tuple(dict.fromkeys(parse_count(item, "dense layers") for item in text.split(",")))
+    words = [word.strip() for word in text.split(",")]
+    wrong = next((word for word in words if not (word.isascii() and word.isdecimal())), None)
+    if wrong is not None:
+        fix = "Write how many of the first layers stay dense: 2, or 0,2 for steps with each."
+        raise QuestprofError(f"--dense-layers {text!r}", f"{wrong!r} is no number of layers", fix)
+    counts = tuple(dict.fromkeys(map(int, words)))
     if max(counts) > num_layers:
-        raise QuestprofError(
-            f"--dense-layers {max(counts)}", f"the model has {num_layers} layers", "Give at most as many."
-        )
+        why = f"the model has {count(num_layers, 'layer')}"
+        raise QuestprofError(f"--dense-layers {max(counts)}", why, "Give at most as many.")
     return counts
 
 

@@ -60,9 +60,12 @@ def check_only(
         fix = "Add --kernel my_kernel.py:decode; `questprof init-kernel my_kernel.py` writes one."
         raise QuestprofError("--check-only", "there is no kernel to check", fix)
     chosen = settings(shapes, page_sizes, layouts, policies, device, seed)
-    found = []
+    found: list[KernelFinding] = []
     for name, source in user.named(specs).items():
-        found.append(check_kernel(name, Order(source, device, chosen), Patience(tell=_tell)))
+        try:
+            found.append(check_kernel(name, Order(source, device, chosen), Patience(tell=_tell)))
+        except KeyboardInterrupt:
+            raise _interrupted(name, found, json) from None
     _show_json(found) if json else _show(found)
     if not all(kernel.passed for kernel in found):
         raise typer.Exit(Exit.CHECK_FAILED)
@@ -96,6 +99,14 @@ def settings(
         for layout in layouts or (default_layout(shape, device),)
     )
     return tuple(dict.fromkeys(every))
+
+
+def _interrupted(name: str, found: Sequence[KernelFinding], json: bool) -> typer.Exit:
+    """The end of an interrupted check, which says so; what was found of other sets is shown."""
+    if found and not json:
+        _show(found)
+    _tell(f"interrupted; {name} was not checked to the end")
+    return typer.Exit(Exit.INTERRUPTED)
 
 
 def _tell(text: str) -> None:

@@ -91,12 +91,13 @@ def _load(
     from questprof.compare.spread import spread_of
     from questprof.errors import QuestprofError
     from questprof.store import read_profile
+    from questprof.units import count
 
     base, new = sides
     one_run = base is not None and new is not None
     if len(profiles) != (1 if one_run else 2) or (base is None) != (new is None) or (one_run and also):
         raise QuestprofError(
-            f"compare of {len(profiles)} profile{'s' * (len(profiles) != 1)}",
+            f"compare of {count(len(profiles), 'profile')}",
             "it takes two profiles, or one with both --base and --new (and no --also)",
             "questprof compare BASE.jsonl NEW.jsonl, or questprof compare RUN.jsonl --base base --new new.",
         )

@@ -214,7 +214,8 @@ def measure(one: Run) -> tuple[Findings, Decision]:
 
 def write_page(found: Findings, made: Decision, paths: Paths) -> None:
     """The page: the sentence and what must be read with it, then the report of every profile."""
-    from questprof.decide.sentences import by_batch, remarks, sentence
+    from questprof.decide.remarks import remarks
+    from questprof.decide.sentences import by_batch, sentence
     from questprof.report import write_report
 
     if found.profiles:

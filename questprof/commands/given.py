@@ -22,7 +22,10 @@ class Command(TyperCommand):
         parsed: tuple[Any, ...] = self.make_parser(ctx).parse_args(args=list(args))
         values, _, given = parsed
         for option in dict.fromkeys(given):
-            if option.param_type_name != "option" or option.is_flag or option.count:
+            if option.param_type_name != "option":
+                _refuse_empty_argument(values[option.name], f"{ctx.command_path} {shlex.join(args)}")
+                continue
+            if option.is_flag or option.count:
                 continue
             if given.count(option) > 1 and not option.multiple:
                 raise _twice(option, given.count(option), args)
@@ -48,6 +51,16 @@ def _twice(option: Any, times: int, args: list[str]) -> QuestprofError:
         "it takes one value, and all but the last would be lost",
         f"Give {_name(option)} once; where it takes a list, with commas.",
     )
+
+
+def _refuse_empty_argument(value: Any, line: str) -> None:
+    """QuestprofError for an argument that is the empty string, which as a path would be the folder itself."""
+    if "" in (value if isinstance(value, tuple | list) else [value]):
+        raise QuestprofError(
+            f"an empty argument in `{line}`",
+            "it names no file",
+            "Give a name, or leave it out; a variable of your shell may not be set.",
+        )
 
 
 def _empty(option: Any) -> QuestprofError:

@@ -17,6 +17,7 @@ from questprof.decode.records import ASIDE
 from questprof.errors import QuestprofError
 from questprof.model import Environment, Point, Profile, Record
 from questprof.structs import canonical_json
+from questprof.units import count
 
 MACHINE_FIELDS: Final = ("device", "device_name", "driver", "cuda", "num_workers", "last_level_cache_bytes")
 """What must agree between two runs; versions and commit may differ, as they are what one compares."""
@@ -104,7 +105,13 @@ def across(base: Profile, new: Profile, *, force: bool = False) -> Pairs:
     aside = _aside(base, new)
     base, new = _timed(base), _timed(new)
     sides = (base.records, new.records)
-    notes = [_machines(base, new, force), _noted(base, new), *_repeats(sides, names), aside]
+    notes = [
+        _itself(base, new),
+        _machines(base, new, force),
+        _noted(base, new),
+        *_repeats(sides, names),
+        aside,
+    ]
     found = _match(*sides, lambda point: point, names)
     if not found.pairs:
         found, says = _forced_match(base, new, force, names)
@@ -240,10 +247,10 @@ def _repeats(sides: Iterable[Sequence[Record]], names: tuple[str, str]) -> list[
     """A note for each side that holds several records of one point."""
     counts = [len(records) - len({(r.kind, r.point_id) for r in records}) for records in sides]
     return [
-        f"{name} measures points more than once, the last counts: {count} earlier "
-        f"record{'s are' if count > 1 else ' is'} left out"
-        for name, count in zip(names, counts, strict=True)
-        if count
+        f"{name} measures points more than once, the last counts: "
+        f"{count(earlier, 'earlier record is', 'earlier records are')} left out"
+        for name, earlier in zip(names, counts, strict=True)
+        if earlier
     ]
 
 
@@ -287,6 +294,12 @@ def _machines(base: Profile, new: Profile, force: bool) -> str:
             "Measure both on one machine, or compare anyway with --force.",
         )
     return f"forced: different machines ({differ})" if differ else ""
+
+
+def _itself(base: Profile, new: Profile) -> str:
+    """That both are one run; '' where they are not, or hold nothing."""
+    same = base.header == new.header and base.records == new.records != ()
+    return "both hold the same records: a run is compared with itself, which shows nothing" if same else ""
 
 
 def _noted(base: Profile, new: Profile) -> str:

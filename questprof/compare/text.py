@@ -15,11 +15,11 @@ from rich.text import Text
 from questprof import terminal
 from questprof.compare.outcome import ERROR_RATE, Comparison, Outcome, Verdict
 from questprof.compare.spread import format_share
-from questprof.compare.verdicts import FEWER, format_number
+from questprof.compare.verdicts import FEWER
 from questprof.model import Point
 from questprof.points import labels
 from questprof.samples import LEVEL
-from questprof.units import format_us
+from questprof.units import count, format_us
 
 ORDER: Final[tuple[Verdict, ...]] = ("slower", "faster", "undecided", "within spread", "same")
 STYLES: Final[dict[Verdict, str]] = {"slower": "red", "faster": "green", "undecided": "yellow"}
@@ -42,10 +42,10 @@ def headline(outcome: Outcome) -> str:
     """The overall verdict and the counts, `new against base: slower; of 9 comparisons 1 slower, 8 same`."""
     counts = Counter(one.verdict for one in outcome.comparisons)
     parts = [f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict]]
-    fell = [f"of {format_number(len(outcome.comparisons), 'comparison')} {', '.join(parts)}"] if parts else []
+    fell = [f"of {count(len(outcome.comparisons), 'comparison')} {', '.join(parts)}"] if parts else []
     for verdict, says in (("wrong", "turned wrong"), ("undecided", "measured in base and not all in new")):
         lost = len({s.point.point_id for s in outcome.skipped if s.counts_as == verdict})
-        fell += [f"{format_number(lost, 'point')} {says}"] if lost else []
+        fell += [f"{count(lost, 'point')} {says}"] if lost else []
     said = "; ".join(fell) or "nothing was comparable"
     return plain(f"{outcome.names[1]} against {outcome.names[0]}: {outcome.verdict}; {said}")
 
@@ -63,7 +63,7 @@ def statements(outcome: Outcome) -> list[str]:
     if outcome.only_new:  # what base alone has is among the skipped
         said += [f"only in {outcome.names[1]}: {_named(outcome.only_new)}"]
     warm = Counter(one.stage for one in outcome.comparisons if one.cache_state == "warm")
-    stages = ", ".join(f"{stage} at {format_number(count, 'point')}" for stage, count in warm.items())
+    stages = ", ".join(f"{stage} at {count(number, 'point')}" for stage, number in warm.items())
     said += [f"warm, not cold (these times are of a cache): {stages}"] if warm else []
     return [plain(text) for text in said]
 
@@ -79,11 +79,20 @@ def _levels(outcome: Outcome) -> str:
         return "no stage was timed on both sides"
     how = "round by round in one loop" if paired == total else f"{paired} of {total} stages in one loop"
     how = how if paired else "not taken in turn, in two runs or two loops"
+    of_rounds, of_medians = "the median of the rounds' ratios", "the ratio of the medians"
+    ratio = (
+        of_rounds
+        if paired == total
+        else f"{of_rounds} there, elsewhere {of_medians}"
+        if paired
+        else of_medians
+    )
     apart = "; past that, up to the spread between runs: within spread" if outcome.spread else ""
     return (
-        f"samples {how}; same: the whole interval lies within {format_share(outcome.threshold)}{apart}; "
+        f"samples {how}; new / base: {ratio}; "
+        f"same: the whole interval lies within {format_share(outcome.threshold)}{apart}; "
         f"where nothing has changed, at most {ERROR_RATE:.0%} of such comparisons call any of "
-        f"their {format_number(total, 'stage')} faster or slower (Holm){_assumed(outcome)}"
+        f"their {count(total, 'stage')} faster or slower (Holm){_assumed(outcome)}"
     )
 
 
@@ -122,11 +131,11 @@ def _spread(outcome: Outcome) -> str:
 
 def _scattered(outcome: Outcome) -> list[str]:
     """Where the limit of a row is more than the spread between runs: the samples of one run say no more."""
-    count = sum(one.beyond > one.margin for one in outcome.comparisons)
+    wider = sum(one.beyond > one.margin for one in outcome.comparisons)
     return [
         f"limit: the spread between runs, or how far the samples of either run lie apart (90th over 10th "
-        f"percentile) where that is more, as in {format_number(count, 'stage')}"
-    ] * (count > 0)
+        f"percentile) where that is more, as in {count(wider, 'stage')}"
+    ] * (wider > 0)
 
 
 def _agreement(outcome: Outcome) -> list[str]:
@@ -138,7 +147,7 @@ def _agreement(outcome: Outcome) -> list[str]:
     share = sum(low <= ratio <= high for ratio in ratios) / len(ratios)
     return [
         f"medians within {format_share(outcome.threshold)} in {share:.1%} of the "
-        f"{format_number(len(ratios), 'stage')} of {LONG_US:g} us and more"
+        f"{count(len(ratios), 'stage')} of {LONG_US:g} us and more"
     ]
 
 
@@ -189,7 +198,7 @@ def table(outcome: Outcome, *, everything: bool = False) -> tuple[Table, str]:
         found.add_row(
             *(Text(cell, style=STYLES.get(one.verdict, "") * (i == VERDICT)) for i, cell in enumerate(cells))
         )
-    return found, f"{format_number(more, 'more row')} with --all" if more else ""
+    return found, f"{count(more, 'more row')} with --all" if more else ""
 
 
 def print_table(console: Console, outcome: Outcome, *, everything: bool = False) -> None:
@@ -208,7 +217,7 @@ def markdown(outcome: Outcome, *, everything: bool = False) -> str:
     if rows:
         lines += [_line(COLUMNS), "|---|---|---:|---:|---:|---:|---:|---|---|"]
         lines += [_line([_escape(cell) for cell in cells]) for _, cells in rows]
-    lines += ["", f"{format_number(more, 'more row')}."] if more else []
+    lines += ["", f"{count(more, 'more row')}."] if more else []
     lines += ["", *(f"- {_escape(text)}" for text in statements(outcome))]
     return "\n".join(lines)
 

@@ -27,6 +27,7 @@ from questprof.compare.pairs import Pair, Pairs, Unclear
 from questprof.compare.spread import Spread, format_share
 from questprof.model import Record
 from questprof.samples import LEVEL, holm
+from questprof.units import count
 
 DEFAULT_THRESHOLD: Final = 0.02
 """In two runs of one grid on one card (profiles/h200/grid.jsonl, grid-again.jsonl) every stage of 10 us and
@@ -192,12 +193,7 @@ def _neither(found: Evidence, margin: float) -> str:
 
 
 def _counted(rounds: int, independent: float) -> str:
-    return f"its {rounds} rounds count as {format_number(math.floor(independent), 'independent one')}"
-
-
-def format_number(count: int, noun: str) -> str:
-    """`1 stage`, `2 stages`."""
-    return f"{count} {noun}{'s' * (count != 1)}"
+    return f"its {rounds} rounds count as {count(math.floor(independent), 'independent one')}"
 
 
 def _controlled(judged: Sequence[Comparison]) -> list[Comparison]:
@@ -208,10 +204,10 @@ def _controlled(judged: Sequence[Comparison]) -> list[Comparison]:
     ]
 
 
-def _with_p(one: Comparison, p: float, count: int) -> Comparison:
+def _with_p(one: Comparison, p: float, number: int) -> Comparison:
     if one.verdict not in ("faster", "slower") or p <= ERROR_RATE:
         return msgspec.structs.replace(one, p=p)
-    why = f"not beyond chance among {format_number(count, 'comparison')} (p = {p:.2g})"
+    why = f"not beyond chance among {count(number, 'comparison')} (p = {p:.2g})"
     if one.independent is not None and one.independent < FEWER * one.num_samples[0]:
         why += f": {_counted(one.num_samples[0], one.independent)}"
     return msgspec.structs.replace(one, p=p, verdict="undecided", why=why)

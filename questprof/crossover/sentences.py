@@ -27,6 +27,7 @@ __all__ = [
     "overhead_text",
     "resampled_text",
     "sentence",
+    "throughout_text",
     "verdicts",
     "warm_text",
 ]
@@ -160,15 +161,22 @@ def overhead_text(rows: Iterable[Row]) -> str:
 
 def _reach(found: Crossover, doubt: str = "") -> str:
     """`faster ...` or `not faster ...`, to follow "Quest is"; `doubt` as `_doubt` says it."""
-    measured = _span(found.lengths)
-    if found.kind == "always":
-        return f"faster at every length measured above the budget ({measured})"
-    if found.kind == "never in range":
-        return f"not faster at any length measured above the budget ({measured})"
+    if found.kind in ("always", "never in range"):
+        return throughout_text(found)
     turns = "" if found.steady else " (the last crossing of several: below it the two take turns)"
     if found.kind == "only between":
         return f"faster {between_text(found, 1)} tokens{turns}"
     return f"faster from {format_length(found.seq_len or math.nan)} tokens{doubt}{turns}"
+
+
+def throughout_text(found: Crossover) -> str:
+    """`faster at every length measured above the budget (8k to 128k)`, of the kinds with one answer.
+
+    Of a single length it says that it is the only one.
+    """
+    said, every = ("faster", "every") if found.kind == "always" else ("not faster", "any")
+    every = "the only" if len(found.lengths) == 1 else every
+    return f"{said} at {every} length measured above the budget ({_span(found.lengths)})"
 
 
 def between_text(found: Crossover, digits: int) -> str:

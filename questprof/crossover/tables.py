@@ -183,7 +183,7 @@ def costs(outlook: Outlook) -> Table:
             "points",
         ),
         _cost_rows(model) if model else (),
-        f"Every column: {MODELLED}, fitted to medians of the clock.",
+        f"Every column: {MODELLED}, fitted to medians of the clock; through two points a line has no error.",
     )
 
 
@@ -196,7 +196,11 @@ def _cost_rows(model: Model) -> tuple[tuple[str, ...], ...]:
 
 def _cost_row(stage: StageFit) -> tuple[str, ...]:
     rate = f"{stage.rate_gb_s:.4g} ({stage.rate_from})" if stage.rate_gb_s else "no limit seen"
-    return stage.stage, format_us(stage.fixed_us), rate, f"{stage.worst_error:.1%}", str(stage.num_points)
+    exact = (
+        stage.rate_gb_s and stage.rate_from == "fit" and stage.num_points == 2
+    )  # a line through two points meets both
+    error = "-" if exact else f"{stage.worst_error:.1%}"
+    return stage.stage, format_us(stage.fixed_us), rate, error, str(stage.num_points)
 
 
 def _signed(us: float) -> str:

@@ -18,6 +18,7 @@ from statistics import NormalDist
 from typing import Any, Final
 
 from questprof.errors import QuestprofError
+from questprof.units import count
 
 LENGTH_COLUMNS: Final = ("seq_len", "length", "context_length")
 WEIGHT_COLUMNS: Final = ("weight", "steps")
@@ -101,7 +102,7 @@ def _of_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Traffic:
         next((c for c in columns if c in names), None)
         for names in (LENGTH_COLUMNS, WEIGHT_COLUMNS, INPUT_COLUMNS, OUTPUT_COLUMNS)
     )
-    about = f"{len(rows)} row{'s' * (len(rows) > 1)} of a file"
+    about = f"{count(len(rows), 'row')} of a file"
     if given and made:
         pairs = [(_number(path, i, row, given), _number(path, i, row, made)) for i, row in enumerate(rows, 1)]
         traffic = _of_requests(path.name, about, str(path), pairs)

@@ -9,9 +9,11 @@ from typing import Any
 from questprof.compare.text import plain
 from questprof.crossover.sentences import format_length, format_speed_up
 from questprof.decide.case import Case, Gain
+from questprof.decide.case_words import ms, percent
 from questprof.decide.decision import Decision
 from questprof.decide.evidence import Findings
-from questprof.decide.sentences import by_batch, ms, percent, remarks, sentence
+from questprof.decide.remarks import remarks
+from questprof.decide.sentences import by_batch, sentence
 from questprof.units import format_count
 
 HEADS = ("batch", "answer", "from", "attention", "requests", "ms a token", "saved", "limited by")

@@ -132,8 +132,10 @@ def cpu(facts: Facts) -> Finding:
     """Threads, and whether other work takes them."""
     one = facts.cpu
     cache = f"last-level cache {format_bytes(one.cache_bytes)}" if one.cache_bytes else "its cache is unknown"
-    of_all = f" of {one.all_threads}" if one.all_threads and one.all_threads != one.threads else ""
-    detail = f"{one.name or 'unknown'}, {one.threads}{of_all} threads, {cache}"
+    told = count(one.threads, "thread")
+    if one.all_threads and one.all_threads != one.threads:
+        told = f"{one.threads} of {count(one.all_threads, 'thread')}"
+    detail = f"{one.name or 'unknown'}, {told}, {cache}"
     if one.load is not None and one.load >= BUSY_SHARE * one.threads:
         fix = "Measure when it is idle: beside other work every figure is too high."
         return Finding("CPU", "warning", f"{detail}; busy, load average {one.load:.1f}", fix)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import textwrap
 from typing import Any
 
 from rich.console import Console
@@ -10,8 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from questprof.doctor.findings import Diagnosis, Finding
+from questprof.terminal import print_prose
+from questprof.units import count
 
 STYLES = {"ok": "green", "warning": "yellow", "fix": "red"}
+BREAK = " \\"
+"""At the end of a line of a command that goes on."""
 
 
 def show(found: Diagnosis, console: Console) -> None:
@@ -26,9 +32,34 @@ def show(found: Diagnosis, console: Console) -> None:
         )
     console.print(table)
     console.print()
-    console.print(summary(found), highlight=False, markup=False, soft_wrap=True)
-    console.print(f"Next: {found.next_command}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"      ({found.next_reason})", highlight=False, markup=False, soft_wrap=True)
+    print_prose(console, summary(found))
+    width = console.width if console.is_terminal else None
+    for line in (*_command("Next: ", found.next_command, width), *_reason(found.next_reason, width)):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _command(lead: str, command: str, width: int | None) -> list[str]:
+    """`command` behind `lead`, in lines that a shell takes as one where it is wider than the terminal."""
+    lines, indent = [lead], len(lead)
+    try:
+        words = shlex.split(command, posix=False)
+    except ValueError:  # a quote of its own, within a word: no place to break it is safe
+        words = [command]
+    for word in words:
+        if width and len(lines[-1]) > indent and len(lines[-1]) + len(word) + len(BREAK) > width:
+            lines[-1] = lines[-1].rstrip() + BREAK
+            lines.append(" " * indent)
+        lines[-1] += word + " "
+    return [line.rstrip() for line in lines]
+
+
+def _reason(text: str, width: int | None) -> list[str]:
+    """`text` in brackets below the command, later lines below the first word."""
+    if width is None:
+        return [f"      ({text})"]
+    return textwrap.wrap(
+        f"({text})", max(width, 20), initial_indent=" " * 6, subsequent_indent=" " * 7, break_on_hyphens=False
+    )
 
 
 def _said(finding: Finding) -> str:
@@ -44,7 +75,7 @@ def summary(found: Diagnosis) -> str:
     where = "this GPU" if found.device == "cuda" else "this CPU (CPU figures: a GPU has others)"
     open_points = [f"{found.count('fix')} to fix"] if found.count("fix") else []
     warnings = found.count("warning")
-    open_points += [f"{warnings} warning{'s' * (warnings != 1)}"] if warnings else []
+    open_points += [count(warnings, "warning")] if warnings else []
     return f"Ready to measure on {where}" + (f"; {', '.join(open_points)} above." if open_points else ".")
 
 

@@ -148,7 +148,7 @@ def company(facts: Facts) -> Finding | None:
     detail = f"{format_bytes(free)} free"
     if others:
         fix = "Measure when nvidia-smi shows none: beside other work every figure is too high."
-        on_it = "1 process" if others == 1 else f"{others} processes"
+        on_it = count(others, "process", "processes")
         return Finding("GPU memory", "warning", f"{detail}, {on_it} on it", fix)
     if free < LITTLE_BYTES:
         return Finding("GPU memory", "warning", detail, "Long contexts and whole models will not fit.")

@@ -15,6 +15,7 @@ from questprof.kernelcheck.launches import Launcher
 from questprof.kernelcheck.leaks import judge_leaks
 from questprof.kernelcheck.picking import judge_ids, renewed
 from questprof.kernelcheck.turns import Outcome, turns
+from questprof.units import count
 
 if TYPE_CHECKING:
     import torch
@@ -148,7 +149,7 @@ def _reported(scene: Scene, ids: Guarded) -> dict[tuple[int, int], list[int] | N
         if found[request, head] is None:
             wrong = [page for i, page in enumerate(row) if page in row[:i] or not -1 <= page < pages]
             page = next((page for page in wrong if page != -1), None)
-            why = f"page_ids says {row}, of {pages} pages"
+            why = f"page_ids says {row}, of {count(pages, 'page')}"
             fix = "Logical pages of the request, each once, -1 for none; one page at least."
             raise FaultError(why, fix, Place(request, head, page))
     return found

@@ -6,6 +6,7 @@ from typing import Literal
 
 from questprof.model import SummaryLayout
 from questprof.structs import Struct
+from questprof.units import count
 
 
 class Setting(Struct, frozen=True):
@@ -24,7 +25,8 @@ class Setting(Struct, frozen=True):
     @property
     def title(self) -> str:
         """In words."""
-        heads = f"{self.num_qo_heads} query heads over {self.num_kv_heads} KV heads of {self.head_dim}"
+        kv_heads = f"{count(self.num_kv_heads, 'KV head')} of {self.head_dim}"
+        heads = f"{count(self.num_qo_heads, 'query head')} over {kv_heads}"
         layout = f", {self.summary_layout} summary" * (self.summary_layout != "paired")
         policy = "" if self.take_tail else ", quest-open"
         return f"{heads}, {self.kv_dtype}, page {self.page_size}{layout}{policy}"

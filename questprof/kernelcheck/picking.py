@@ -12,6 +12,7 @@ from questprof.kernelcheck.findings import FaultError, Place
 from questprof.kernelcheck.guarded import Guarded
 from questprof.kernelcheck.launches import Launcher
 from questprof.kernelcheck.turns import Outcome, turns
+from questprof.units import count
 
 if TYPE_CHECKING:
     import torch
@@ -132,7 +133,7 @@ def _wrong_ids(
         why = f"page {repeated} was selected twice: {row}, not {right}"
         return FaultError(why, fix, Place(request, head, repeated))
     if outside is not None:
-        why = f"page {outside} was selected of {pages} pages: {row}, not {right}"
+        why = f"page {outside} was selected of {count(pages, 'page')}: {row}, not {right}"
         return FaultError(why, "Ids are logical pages of the request, from 0.", Place(request, head, outside))
     if scene.setting.take_tail and missing[-1] == pages - 1:
         why = f"the tail page {pages - 1} was not selected: {row}, not {right}"

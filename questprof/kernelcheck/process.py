@@ -61,9 +61,14 @@ class _Run:
 
 
 def check_kernel(name: str, order: Order, patience: Patience | None = None) -> KernelFinding:
-    """All stages of the set `order.source`, while `patience` lasts; QuestprofError for a set that is none."""
+    """All stages of the set `order.source`, while `patience` lasts; QuestprofError for a set that is none.
+
+    KeyboardInterrupt also where the interrupt reached the process of the kernels alone.
+    """
     started = time.monotonic()
     run = _run(name, order, patience or Patience())
+    if run.status == -signal.SIGINT:
+        raise KeyboardInterrupt
     said = run.said
     for line in said:
         if "refused" in line:

@@ -24,7 +24,7 @@ from questprof.recall.rows import (
     trace_id,
 )
 from questprof.terminal import folded, print_prose, print_table
-from questprof.units import format_count
+from questprof.units import count, format_count
 
 Row = TypeVar("Row", HeadRow, PageRow)
 MADE_UP: Final = "Made-up queries and keys: no statement about any real model."
@@ -74,13 +74,15 @@ def _evaluated(info: TraceInfo) -> str:
     text = f" of {one_line(info.text)}" if info.text else ""
     positions = info.query_positions
     return (
-        f"{one_line(info.model)}: {info.num_tokens} tokens{text}, {len(positions)} queries at positions "
-        f"{positions[0]} to {positions[-1]}, {_count(info.layers, 'layer')} x {_count(info.heads, 'head')}."
+        f"{one_line(info.model)}: {info.num_tokens} tokens{text}, "
+        f"{count(len(positions), 'query', 'queries')} at {_span(positions)}, "
+        f"{count(len(info.layers), 'layer')} x {count(len(info.heads), 'head')}."
     )
 
 
-def _count(things: Sequence[object], name: str) -> str:
-    return f"{len(things)} {name}{'s' * (len(things) != 1)}"
+def _span(positions: Sequence[int]) -> str:
+    one = positions[0] == positions[-1]
+    return f"position {positions[0]}" if one else f"positions {positions[0]} to {positions[-1]}"
 
 
 def checked(profile: Profile) -> str:
@@ -104,7 +106,7 @@ def checked(profile: Profile) -> str:
     mass = f": mass within {errors['mass']:.1g}" if "mass" in errors else ", attention not compared"
     return (
         f"{said} The {', '.join(sorted(paths))} stages and float64 {agreed}{mass}, "
-        f"picks equal but for {ties} near {'tie' if ties == 1 else 'ties'}."
+        f"picks equal but for {count(ties, 'near tie')}."
     )
 
 

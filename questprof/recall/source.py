@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from questprof.errors import QuestprofError
+from questprof.units import count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,7 +128,8 @@ def check_header(header: TraceHeader) -> None:
             None, f"a query stands at position {outside[-1]}, outside its {header.num_tokens} tokens"
         )
     if min(*heads, header.head_dim) < 1 or heads[0] % heads[1]:
-        raise _unfit(None, f"{heads[0]} query heads do not divide into {heads[1]} KV heads")
+        query_heads = count(heads[0], "query head does", "query heads do")
+        raise _unfit(None, f"{query_heads} not divide into {count(heads[1], 'KV head')}")
     for name, first, last in (*header.evidence, *header.segments):
         if not 0 <= first <= last < header.num_tokens:
             raise _unfit(

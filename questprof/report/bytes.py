@@ -16,6 +16,7 @@ from questprof.report.evidence import USUAL_BUDGET, USUAL_PAGE_SIZE
 from questprof.report.length_scan import shape_text
 from questprof.report.section import Block, Verdict, selectors
 from questprof.scan import point_key
+from questprof.units import count
 
 COUNTED: Final[dict[Source, str]] = {"ncu": "measured", "trace": "counted", "formula": "modelled"}
 MAX_FAILURES: Final = 200
@@ -101,7 +102,7 @@ def _settings(point: Point, source: Source, variant: str) -> dict[str, str]:
         "Kernels": point.backend,
         "Data": point.data,
         "Page order": point.page_order,
-        "Requests": f"{len(set(point.seq_lens))} lengths" if point.seq_lens else "of one length",
+        "Requests": count(len(set(point.seq_lens)), "length") if point.seq_lens else "of one length",
         "Seed": str(point.seed),
     }
 

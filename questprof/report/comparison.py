@@ -18,7 +18,7 @@ from questprof.report.curves import Curve, curves
 from questprof.report.panels import Cell, Figure, Panel, block, number, table
 from questprof.report.records import Lines
 from questprof.report.section import Block, Verdict
-from questprof.units import format_us
+from questprof.units import count, format_us
 
 MOST_ROWS: Final = 500
 """Comparisons in the table, those that differ first."""
@@ -48,7 +48,7 @@ def build(profiles: Sequence[Profile], prefix: str, lines: Lines) -> tuple[Block
     )
     verdict = Verdict("Two runs compared", (f"{headline(outcome)}.",))
     more = len(outcome.comparisons) - MOST_ROWS
-    cut = (f"{more} more rows: questprof compare --all.",) if more > 0 else ()
+    cut = (f"{count(more, 'more row')}: questprof compare --all.",) if more > 0 else ()
     return block(intro, [panel], notes=(*statements(outcome), *cut), verdicts=(verdict,)), ""
 
 

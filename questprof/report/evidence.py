@@ -2,7 +2,8 @@
 
 Times, energy and hardware counts belong to a device and a shape. Byte counts by address trace belong to the
 kernels of a shape, wherever they ran, and attention mass to a model: both join on the shape alone. Shapes are
-the same when their heads and dtype are; a trace of a model is of any dtype.
+the same when their heads and dtype are; a trace of a model is of any dtype, and an address trace may be of
+the first heads alone, as every head moves the same bytes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from questprof.bytecheck.grid import traced_shape
 from questprof.model import Environment, Profile, Record, Shape
 from questprof.report.scanned import rows_of
 from questprof.rows import Row
@@ -131,9 +133,15 @@ def _shapes(profile: Profile) -> Iterable[tuple[Shape, Record]]:
     return ((record.point.shape, record) for record in profile.records)
 
 
+def counts_for(one: Shape, other: Shape) -> bool:
+    """Whether bytes of `one` say something of `other`: all its heads, or the first as a trace takes."""
+    return heads_of(one) in (heads_of(other), heads_of(traced_shape(other)))
+
+
 def _alike(one: Shape, other: Shape, kind: str) -> bool:
     """Whether a record of `kind` of shape `one` says something of shape `other`."""
-    return heads_of(one) == heads_of(other) and (kind == "recall" or one.kv_dtype == other.kv_dtype)
+    heads = counts_for(one, other) if kind == "bytes" else heads_of(one) == heads_of(other)
+    return heads and (kind == "recall" or one.kv_dtype == other.kv_dtype)
 
 
 def _has(profile: Profile, kind: str, shape: Shape) -> bool:

@@ -141,13 +141,13 @@
 
   // Cells from the paper's colour to the role's; every cell that has room carries its number, so that no colour has to be read.
   function heatMap(trace, paint, width) {
-    const text = (width - TICKS_AND_TITLE) / trace.x.length < CELL_WIDTH ? "" : "%{text}";
+    const texttemplate = (width - TICKS_AND_TITLE) / trace.x.length < CELL_WIDTH ? "" : trace.texttemplate;
     const shade = (alpha) => `rgba(${[1, 3, 5].map((i) => parseInt(paint.slice(i, i + 2), 16)).join()},${alpha})`;
-    return { ...trace, hoverinfo: "text", hovertext: trace.meta.hover, colorscale: [[0, shade(0.06)], [1, shade(0.5)]],
-      showscale: false, xgap: 3, ygap: 3, textfont: { size: 13, ...trace.textfont, color: colour("ink") }, texttemplate: text, hoverongaps: false };
+    return { ...trace, colorscale: [[0, shade(0.06)], [1, shade(0.5)]],
+      showscale: false, xgap: 3, ygap: 3, textfont: { size: 13, ...trace.textfont, color: colour("ink") }, texttemplate, hoverongaps: false };
   }
 
-  // A figure without controls: a trace's role is its colour, its hover texts come escaped.
+  // A figure without controls: a trace's role is its colour, its hover texts come escaped, or as one template.
   function drawPlain(figure) {
     if (!window.Plotly || !figure.querySelector(".figure-data") || figure.closest("[hidden]")) return;
     const spec = figure.spec || (figure.spec = JSON.parse(figure.querySelector(".figure-data").textContent));
@@ -158,7 +158,8 @@
     const traces = spec.data.map((trace) => {
       const paint = colour(trace.meta.role);
       if (trace.type === "heatmap") return heatMap(trace, paint, width);
-      return { ...trace, hoverinfo: "text", hovertext: trace.meta.hover, line: { ...trace.line, color: paint, width: 2 },
+      const told = trace.hovertemplate ? {} : { hoverinfo: "text", hovertext: trace.meta.hover };
+      return { ...trace, ...told, line: { ...trace.line, color: paint, width: 2 },
         marker: { ...trace.marker, color: paint, size: 9 },
         ...(trace.error_y ? { error_y: { ...trace.error_y, color: paint, thickness: 1.2, width: 3 } } : {}) };
     });

@@ -42,6 +42,7 @@ from questprof.report.section import Block, Context, Section
 from questprof.report.static import Pictures
 from questprof.report.verdict import answers, fallback
 from questprof.sweep.merge import merge_profiles, without_copies
+from questprof.units import count
 
 PlotlyJs = Literal["inline", "cdn", "directory"]
 HERE: Final = Path(__file__).parent
@@ -127,6 +128,7 @@ def _templates(pictures: Pictures) -> Environment:
         lstrip_blocks=True,
     )
     found.policies["json.dumps_function"] = limits.dumps
+    found.globals["count"] = count
     found.filters["with_pictures"] = lambda section: Markup(pictures.add(_END_TAGS.sub("", str(section))))
     return found
 

@@ -47,6 +47,14 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Cell | str]], note: str 
     }
 
 
+def template(text: str) -> str:
+    """Hover text of all points of a trace, with plotly's `%{x}`, `%{y}` and `%{z}` for what differs.
+
+    `text` holds no words of a profile, which could name a variable of plotly's.
+    """
+    return f"{text}<extra></extra>"
+
+
 def number(value: float | None, text: Callable[[float], str], reason: str = "") -> Cell:
     """A cell of a number, or a dash with the reason."""
     return Cell(DASH, None, reason) if value is None else Cell(text(value), six_digits(value))

@@ -9,8 +9,8 @@ from questprof.bytecheck.judge import judge_profile
 from questprof.crossover.tables import MEASURED, MODELLED
 from questprof.model import Profile
 from questprof.points import setting
-from questprof.report.evidence import USUAL_LENGTH, Evidence, heads_of
-from questprof.report.panels import Cell, Figure, Panel, block, number, table, times
+from questprof.report.evidence import USUAL_LENGTH, Evidence, counts_for
+from questprof.report.panels import Cell, Figure, Panel, block, number, table, template, times
 from questprof.report.records import Lines
 from questprof.report.scanned import rows_of
 from questprof.report.section import Block, Context
@@ -75,7 +75,7 @@ def _counted(joined: Evidence | None) -> Counted:
         for judgement in judge_profile(profile):
             point = judgement.point
             ratio = next((f for f in judgement.findings if f.what == "read ratio" and f.counted), None)
-            if ratio and ratio.counted and joined and heads_of(point.shape) == heads_of(joined.shape):
+            if ratio and ratio.counted and joined and counts_for(point.shape, joined.shape):
                 source = "measured: hardware counters" if ratio.source == "ncu" else "counted: address trace"
                 if point.batch_size == 1 and point.policy == "quest":
                     place = point.summary_layout, point.seq_len, point.page_size, point.token_budget
@@ -152,16 +152,9 @@ def _figure(one: Quantity, places: Sequence[Place]) -> Figure:
         "y": [str(size) for size in sizes],
         "z": [[None if value is None else six_digits(value) for value in row] for row in cells],
         "text": texts,
-        "meta": {
-            "role": "quest",
-            "hover": [
-                [
-                    f"S = {size}, B = {budget}: {text or 'no figure'}, {one.name}, {one.source}"
-                    for budget, text in zip(budgets, row, strict=True)
-                ]
-                for size, row in zip(sizes, texts, strict=True)
-            ],
-        },
+        "texttemplate": "%{text}",
+        "hovertemplate": template(f"S = %{{y}}, B = %{{x}}: %{{text}}, {one.name}, {one.source}"),
+        "meta": {"role": "quest"},
     }
     axes: dict[str, Any] = {
         "xaxis": {"type": "category", "title": {"text": "budget B, tokens"}},

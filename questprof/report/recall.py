@@ -18,8 +18,9 @@ from questprof.report.records import Lines
 from questprof.report.section import Block, Context, Verdict
 
 TITLE: Final = "Selection quality"
-FEW_MAPS: Final = 12
-"""Heat maps of a trace that all get a picture: one takes a tenth of a second and 30 KB."""
+FEW_PICTURES: Final = 12
+"""Panels of a part that all get a picture for readers without scripts: one takes a tenth of a second, 40 KB
+at most. Of more, the one that is shown first has it; the table below each holds every number."""
 Make = Callable[[Pair, bool, Lines], Iterator[Panel]]
 """(trace, whether there are several, lines of records) -> panels of one part."""
 
@@ -71,6 +72,9 @@ def _part(
         return sum(panel.settings.get(name) == value for name, value in chosen.items())
 
     first = max(numbered, key=agrees, default=None)
+    for panel in numbered if len(numbered) > FEW_PICTURES else ():
+        for figure in panel.figures:
+            figure.spec["picture"] = panel is first
     return {"title": title, "panels": block(say, numbered, first=first).context}
 
 
@@ -106,17 +110,12 @@ def _points(pair: Pair, page_size: int, token_budget: int | None = None, policy:
 
 
 def _heat_maps(pair: Pair, several: bool, lines: Lines) -> Iterator[Panel]:
-    """One a case; of many only the one shown first has a picture for readers without scripts."""
     evaluation, _ = pair
-    first, few = _chosen(pair), len(evaluation.cases) <= FEW_MAPS
     for size, budget, policy in evaluation.cases:
-        settings = _settings(pair, several, Page_size=size, Budget=budget, Policy=policy)
-        figure = figures.heat_map(evaluation, size, budget, policy)
-        figure.spec["picture"] = few or first.items() <= settings.items()
         yield _panel(
             tables.heat_table(evaluation, size, budget, policy),
-            settings,
-            [figure],
+            _settings(pair, several, Page_size=size, Budget=budget, Policy=policy),
+            [figures.heat_map(evaluation, size, budget, policy)],
             lines.of_points(_points(pair, size, budget, policy), "recall"),
         )
 

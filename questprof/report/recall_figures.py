@@ -16,12 +16,13 @@ from questprof.recall.answers.suggestion import Suggestion
 from questprof.recall.answers.tables import COUNTED, LOGITS
 from questprof.recall.answers.tail import Tail
 from questprof.report.curves import Curve, curves
-from questprof.report.panels import Figure
-from questprof.units import format_count, six_digits
+from questprof.report.panels import Figure, template
+from questprof.units import count, format_count, six_digits
 
 SHORT: Final = "counted"
-PALEST: Final = 0.5
-"""Mass recall up to which cells are palest: between half of the mass and all of it colours should differ."""
+PALEST: Final = 50
+"""Percent of the mass up to which cells are palest: between half of the mass and all of it colours should
+differ."""
 
 
 def heat_map(evaluation: Evaluation, page_size: int, token_budget: int, policy: str) -> Figure:
@@ -29,7 +30,10 @@ def heat_map(evaluation: Evaluation, page_size: int, token_budget: int, policy: 
     heads = evaluation.heads(page_size, token_budget, policy)
     columns, rows = (sorted({name[i] for name in heads}) for i in (1, 0))
     cells = [
-        [heads[layer, head].mass_recall if (layer, head) in heads else None for head in columns]
+        [
+            round(100 * heads[cell].mass_recall, 2) if (cell := (layer, head)) in heads else None
+            for head in columns
+        ]
         for layer in rows
     ]
     trace = {
@@ -37,22 +41,13 @@ def heat_map(evaluation: Evaluation, page_size: int, token_budget: int, policy: 
         "name": "mass recall",
         "x": [str(head) for head in columns],
         "y": [str(layer) for layer in rows],
-        "z": [[None if mass is None else six_digits(mass) for mass in row] for row in cells],
+        "z": cells,
         "zmin": PALEST,
-        "zmax": 1,
-        "text": [[None if mass is None else f"{100 * mass:.0f}" for mass in row] for row in cells],
+        "zmax": 100,
+        "texttemplate": "%{z:.0f}",
         "textfont": {"size": 10},
-        "meta": {
-            "role": "quest",
-            "hover": [
-                [
-                    f"layer {layer}, head {head}: {'not evaluated' if mass is None else f'{mass:.1%}'} of "
-                    f"the mass, {SHORT}"
-                    for head, mass in zip(columns, row, strict=True)
-                ]
-                for layer, row in zip(rows, cells, strict=True)
-            ],
-        },
+        "hovertemplate": template(f"layer %{{y}}, head %{{x}}: %{{z:.1f}}% of the mass, {SHORT}"),
+        "meta": {"role": "quest"},
     }
     axes = {
         "xaxis": {"type": "category", "title": {"text": "query head"}},
@@ -76,8 +71,7 @@ def budget_curves(found: Sequence[LayerCurve], dense: Sequence[int]) -> Figure:
         shown.add(trace["name"])
     budgets = found[0].budgets
     mean = [fmean(one.mass[i] for one in found) for i in range(len(budgets))]
-    hover = [f"mean, budget {b}: {m:.1%} of the mass, {SHORT}" for b, m in zip(budgets, mean, strict=True)]
-    drawn.append(_line("mean over layers", budgets, mean, hover, "quest", "lines+markers"))
+    drawn.append(_line("mean over layers", "mean", budgets, mean, "quest", "lines+markers"))
     layout = {
         "xaxis": {
             "type": "log",
@@ -94,16 +88,12 @@ def budget_curves(found: Sequence[LayerCurve], dense: Sequence[int]) -> Figure:
 
 
 def _layer(one: LayerCurve, dense: bool) -> dict[str, Any]:
-    hover = [
-        f"layer {one.layer}, budget {b}: {m:.1%} of the mass, {SHORT}"
-        for b, m in zip(one.budgets, one.mass, strict=True)
-    ]
     name = "layers better left dense" if dense else "other layers"
-    return _line(name, one.budgets, one.mass, hover, "alarm" if dense else "muted", "lines")
+    return _line(name, f"layer {one.layer}", one.budgets, one.mass, "alarm" if dense else "muted", "lines")
 
 
 def _line(
-    name: str, x: Sequence[float], y: Sequence[float], hover: Sequence[str], role: str, mode: str
+    name: str, whose: str, x: Sequence[float], y: Sequence[float], role: str, mode: str
 ) -> dict[str, Any]:
     return {
         "type": "scatter",
@@ -112,7 +102,8 @@ def _line(
         "y": [six_digits(value) for value in y],
         "mode": mode,
         "line": {"dash": "dash" if role == "alarm" else "solid"},
-        "meta": {"role": role, "hover": list(hover)},
+        "hovertemplate": template(f"{whose}, budget %{{x:d}}: %{{y:.1%}} of the mass, {SHORT}"),
+        "meta": {"role": role},
     }
 
 
@@ -126,7 +117,6 @@ def layer_budgets(found: Suggestion) -> Figure:
     ):
         bars = [one.need.most_tokens if one.dense == dense else None for one in found.layers]
         if any(bars):
-            hover = [f"layer {n}: {tokens} tokens, {SHORT}" for n, tokens in zip(layers, bars, strict=True)]
             data.append(
                 {
                     "type": "bar",
@@ -134,7 +124,8 @@ def layer_budgets(found: Suggestion) -> Figure:
                     "x": layers,
                     "y": bars,
                     "marker": {"pattern": {"shape": pattern}},
-                    "meta": {"role": role, "hover": hover},
+                    "hovertemplate": template(f"layer %{{x}}: %{{y:d}} tokens, {SHORT}"),
+                    "meta": {"role": role},
                 }
             )
     oracle = [one.need.oracle_tokens for one in found.layers]
@@ -146,12 +137,8 @@ def layer_budgets(found: Suggestion) -> Figure:
             "x": layers,
             "y": oracle,
             "marker": {"symbol": "diamond"},
-            "meta": {
-                "role": "ink",
-                "hover": [
-                    f"layer {n}, oracle: {t} tokens, {SHORT}" for n, t in zip(layers, oracle, strict=True)
-                ],
-            },
+            "hovertemplate": template(f"layer %{{x}}, oracle: %{{y:d}} tokens, {SHORT}"),
+            "meta": {"role": "ink"},
         }
     )
     layout = {
@@ -198,7 +185,7 @@ def tail_curves(found: Sequence[Tail]) -> Figure:
             [tokens / one.page_size for tokens, _ in one.taken],
             [share for _, share in one.taken],
             [
-                f"page {one.page_size}, {tokens} valid tokens: picked by {share:.1%}, {SHORT}"
+                f"page {one.page_size}, {count(tokens, 'valid token')}: picked by {share:.1%}, {SHORT}"
                 for tokens, share in one.taken
             ],
         )

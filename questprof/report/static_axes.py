@@ -364,19 +364,26 @@ def _hatch(trace: Trace) -> str:
 def _heat_map(pen: Pen, trace: Trace, xaxis: Axis, yaxis: Axis) -> None:
     """Cells with their texts; the larger the value the less paper shows through."""
     values = [value for value in heights(trace) if drawable(value)]
-    low, high = min(values), max(values)
+    low, high = trace.get("zmin", min(values)), trace.get("zmax", max(values))
     dx = 0.48 * (xaxis.end - xaxis.start) / len(xaxis.names)
     dy = 0.46 * (yaxis.end - yaxis.start) / len(yaxis.names)
-    texts = trace.get("text")
     for row, (y_name, cells) in enumerate(zip(trace["y"], trace["z"], strict=False)):
         for column, (x_name, value) in enumerate(zip(trace["x"], cells, strict=False)):
             x, y = xaxis.at(x_name), yaxis.at(y_name)
             if x is None or y is None or not drawable(value):
                 continue
-            share = (value - low) / (high - low) if high > low else 0.5
+            share = min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.5
             pen.box((x - dx, y - dy, x + dx, y + dy), _colour(trace), alpha=round(0.06 + 0.44 * share, 2))
             if len(values) <= _MOST_CELL_TEXTS:
-                pen.text(x, y - 3, str(texts[row][column] if texts else f"{value:.3g}"), "middle")
+                pen.text(x, y - 3, _cell_text(trace, row, column), "middle")
+
+
+def _cell_text(trace: Trace, row: int, column: int) -> str:
+    """What the template of a heat map writes into a cell: its text, or its value in a format."""
+    template = str(trace["texttemplate"])
+    if template == "%{text}":
+        return str(trace["text"][row][column])
+    return format(trace["z"][row][column], template.removeprefix("%{z:").removesuffix("}"))
 
 
 def _named_traces(traces: Sequence[Trace]) -> list[Trace]:

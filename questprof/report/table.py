@@ -143,7 +143,8 @@ def _extra_column(stage: str) -> Column:
     def value(row: Row) -> float | None:
         return row.stats[stage].median if stage in row.stats else None
 
-    return Column(f"{stage}_us", stage.replace("_", " "), _TIMES, value, format_us)
+    name, _, state = stage.rpartition("_")
+    return Column(f"{stage}_us", f"{name} {state}", _TIMES, value, format_us)
 
 
 def _baseline_column(name: str) -> Column:

@@ -16,6 +16,7 @@ from questprof.crossover.sentences import (
     crossover,
     format_length,
     format_speed_up,
+    throughout_text,
     warm_text,
 )
 from questprof.model import Profile
@@ -120,11 +121,12 @@ def _sentence(found: Evidence, one: Series, parts: Sequence[Part]) -> str:
 def _unusual(one: Series) -> str:
     """What of the setting a reader would not expect."""
     point = one.rows[0].point
-    said = f" in {point.shape.kv_dtype}" * (point.shape.kv_dtype not in ("fp16", "bf16"))
+    said = f" in {point.shape.kv_dtype}" * (point.shape.kv_dtype != "fp16")
     said += f", {one.policy}" * (one.policy != "quest")
     said += f", {point.backend} kernels" * (point.backend != "questprof")
     said += f", page {one.page_size}" * (one.page_size != USUAL_PAGE_SIZE)
     said += f", {one.summary_layout} summary" * (one.summary_layout != "paired")
+    said += f", {point.page_order} pages" * (point.page_order != "shuffled")
     return said + f", {one.data} keys" * (one.data not in ("independent", "shared"))
 
 
@@ -144,9 +146,7 @@ def _crossing(one: Series) -> Part:
     elif at.kind == "only between":
         value = f"Quest is faster {between_text(at, 2)}{'' if at.steady else ' (last of several)'}"
     else:
-        span = " to ".join(dict.fromkeys(format_count(at.lengths[i]) for i in (0, -1)))
-        never = "not faster at any" if at.kind == "never in range" else "faster at every"
-        value = f"Quest is {never} length measured above the budget ({span})"
+        value = f"Quest is {throughout_text(at)}"
     warm = warm_text(at)
     value += f", {warm} (times of a cache, not of memory)" if warm else ""
     return Part("Quest pays", value, "measured: clock, over the fastest dense baseline")
@@ -203,6 +203,8 @@ def _equal_text(model: str, equal: EqualMass) -> str:
 
 def fallback(profiles: Sequence[Profile], has_verdicts: bool) -> str:
     """What stands in place of an answer where no Quest point was timed."""
+    if any(record.kind == "amdahl" for profile in profiles for record in profile.records):
+        return "Attention by itself was not timed here over the lengths; questprof sweep times it."
     if has_verdicts:
         return "How much faster Quest is was not timed here; questprof sweep times it."
     held = "these profiles hold" if len(profiles) > 1 else "this profile holds"

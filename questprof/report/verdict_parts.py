@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from questprof.crossover.sentences import format_speed_up
 from questprof.model import Point, Profile, Shape, shape_presets
-from questprof.report.evidence import USUAL_LENGTH, USUAL_PAGE_SIZE, Evidence, heads_of
+from questprof.report.evidence import USUAL_LENGTH, USUAL_PAGE_SIZE, Evidence, counts_for, heads_of
 from questprof.rows import Row, Series
 from questprof.units import format_count
 
@@ -102,7 +102,7 @@ def bytes_check(found: Evidence, one: Series, row: Row | None) -> Part:
         judgement
         for profile in found.bytes
         for judgement in judge_profile(profile)
-        if heads_of(judgement.point.shape) == heads_of(found.shape) and judgement.sources
+        if counts_for(judgement.point.shape, found.shape) and judgement.sources
     ]
     command = _command("bytes --check-formula", one, row, "bytes.jsonl")
     if not judged:
@@ -118,12 +118,20 @@ def bytes_check(found: Evidence, one: Series, row: Row | None) -> Part:
     source = (
         f"{fell[True]} of {len(judged)} points hold ({where}), {', '.join(sources) or 'modelled: formula'}"
     )
+    source += _some_heads([judgement.point.shape for judgement in judged], found.shape)
     source += f"; the {one.summary_layout} one, which was timed, was not counted" * bool(only)
     command = command if only else ""
     if fell[False]:
         told = f"{fell[False]} of {len(judged)} points fail; {source}"
         return Part("Bytes check", f"failed{only}", told, command)
     return Part("Bytes check", f"{'passed' if fell[True] else 'inconclusive'}{only}", source, command)
+
+
+def _some_heads(counted: Sequence[Shape], shape: Shape) -> str:
+    """Of how many heads the bytes were counted, where these are not all; '' otherwise."""
+    fewest = min(one.num_kv_heads for one in counted)
+    every = "every head moves the same bytes"
+    return f", of {fewest} of {shape.num_kv_heads} KV heads ({every})" * (fewest < shape.num_kv_heads)
 
 
 def _where(points: Sequence[Point]) -> str:
@@ -178,6 +186,9 @@ def _command(name: str, one: Series, row: Row | None, output: str) -> str:
     pages = "page-size" if whole else "page-sizes"
     said += f" --{pages} {one.page_size}" * (one.page_size != USUAL_PAGE_SIZE)
     said += f" --budgets {min(one.token_budget, length)}"
+    if (point.device, point.shape.kv_dtype) != ("cuda", "fp16"):  # another dtype says nothing of this one
+        said += f" --{'weights' if whole else 'dtype'} {point.shape.kv_dtype}"
+    said += " --device cpu" * (point.device == "cpu" and name in ("amdahl", "roofline"))
     return said + f" --batch {one.batch_size}" * (one.batch_size > 1) + f" -o {output}"
 
 

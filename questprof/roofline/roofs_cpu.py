@@ -11,6 +11,7 @@ from questprof.environment import available_bytes
 from questprof.model import Environment, Point, Shape
 from questprof.roofline.working_sets import num_passes, working_sets
 from questprof.roofs import Bandwidth, FlopRate, Launch, LaunchKind, Operation, Roofs
+from questprof.units import count
 
 LEAST_BYTES = 256 << 10
 MOST_CACHES = 4
@@ -69,7 +70,7 @@ def _candidates(buffer: object, num_workers: int) -> Iterator[tuple[Operation, C
     reads: Candidates = {}
     copies: Candidates = {}
     for threads in sorted({1, num_workers}):
-        suffix = f"{threads} thread{'s' * (threads > 1)}"
+        suffix = count(threads, "thread")
         for name, streams in working_set_cpu.READERS:
             read = partial(working_set_cpu.read_passes, buffer, passes, streams, threads)
             reads[f"{name}, {suffix}"] = read

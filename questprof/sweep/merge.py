@@ -41,9 +41,19 @@ def without_copies(profiles: Sequence[Profile]) -> tuple[tuple[Profile, ...], tu
         if (source := next(others, None)) is None:
             kept.append(profile)
         else:
-            of = source.name if source.name != profile.name else "a profile of its own name"
-            said.append(f"{profile.name or 'a profile'} is left out: {of or 'another one'} holds its records")
+            said.append(_left_out(profile, source))
     return tuple(kept), tuple(said)
+
+
+def _left_out(profile: Profile, source: Profile) -> str:
+    """Why `profile` is not shown apart from `source`, which holds its records."""
+    name, same_name = profile.name or "a profile", source.name == profile.name
+    if _holds(profile, source):
+        if same_name:
+            return f"{name} is given twice: both are the same run, which is shown once"
+        return f"{name} is left out: it is the same run as {source.name or 'another profile'}"
+    of = "another profile of that name" if same_name else source.name or "another profile"
+    return f"{name} is left out: {of} holds all of its records, and more"
 
 
 def _holds(one: Profile, other: Profile) -> bool:

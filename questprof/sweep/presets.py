@@ -38,7 +38,7 @@ def load_preset(spec: str, allowed: Collection[str]) -> dict[str, Value]:
 def read_presets(path: Path = OWN) -> dict[str, dict[str, object]]:
     """Every preset of `path` by name, as written."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         fix = "A preset is a TOML table: [mine], then lengths = '8k,32k'."

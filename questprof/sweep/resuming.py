@@ -16,6 +16,7 @@ from questprof.files import cannot_write
 from questprof.grid import Block
 from questprof.model import Profile, Record
 from questprof.store import lock, read_profile, seal
+from questprof.units import count
 
 FLAGS = ("--energy", "--append", "--cold-select", "--gather")
 _NUMBERS = ("--samples", "--precision", "--max-samples", "--max-seconds", "--single-steps")
@@ -105,7 +106,9 @@ def prepare(path: Path, blocks: Sequence[Block], *, skip_corrupt: bool, retry: b
     if corrupt or dropped:
         _rewrite(path, [seal(profile.header), *map(seal, kept)])
     said = [f"{warning}; its point is measured again" for warning in corrupt]
-    return said + ([f"{dropped} records are measured again (--retry)"] if dropped else [])
+    return said + (
+        [f"{count(dropped, 'record is', 'records are')} measured again (--retry)"] if dropped else []
+    )
 
 
 def _to_retry(records: Sequence[Record], blocks: Sequence[Block]) -> frozenset[str]:

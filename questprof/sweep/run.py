@@ -155,8 +155,8 @@ def _run_blocks(
 
 
 _PARTLY = (
-    "{} of its {} points are missing in the profile: they are timed in a loop of their own, so that what "
-    "they are compared with was timed in another (--retry times whole blocks again)"
+    "missing in the profile: {} of its {} points, timed in a loop of their own now, so that what they are "
+    "compared with was timed in another (--retry times whole blocks again)"
 )
 
 

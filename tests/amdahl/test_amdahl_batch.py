@@ -72,6 +72,12 @@ def test_where_quest_stops_paying_by_batch() -> None:
     assert text.startswith("toy, fp16 weights, 32k, budget 2048")
 
 
+def test_a_batch_is_whole() -> None:
+    """Log-log 1x lies at 4 x sqrt(2) = 5.7 between batches 4 and 8: batch 6 is the first that pays."""
+    (text,) = texts(*batched(4, 800, 1000), *batched(8, 1250, 1000))
+    assert "pays from batch 6 on, and below it does not" in text
+
+
 def test_from_which_length_it_pays() -> None:
     (text,) = texts(*lengths(4096, 800, 1000), *lengths(16384, 1250, 1000))
     assert "pays from 8k on" in text

@@ -199,6 +199,11 @@ def test_what_cannot_be_asked(more: dict[str, object], said: str) -> None:
 
 def test_dense_layers_are_a_list() -> None:
     assert parse_dense_layers("0,2,2", 4) == (0, 2)
+    for text, wrong in (("a", "a"), ("1,", ""), ("2k", "2k"), ("-1", "-1")):
+        with pytest.raises(QuestprofError) as caught:
+            parse_dense_layers(text, 4)
+        assert f"--dense-layers {text!r}: {wrong!r} is no number of layers" in str(caught.value)
+        assert "8192" not in caught.value.fix  # which is a length
 
 
 def test_the_preset_says_what_it_stands_for() -> None:

@@ -20,6 +20,13 @@ SINGLE = {
 }
 """Of every command that has one, an option that takes one value."""
 
+ARGUMENT = "argument"
+
+
+def kinds(command: object) -> set[str]:
+    """Whether a command has options, arguments or both."""
+    return {one.param_type_name for one in command.params}  # type: ignore[attr-defined]
+
 
 def refused(*arguments: str) -> str:
     """What a command line is refused with; '' where its options are taken."""
@@ -77,3 +84,19 @@ def test_an_empty_value_is_not_as_good_as_none(name: str, option: str) -> None:
     """As of a variable that is not set: `decide --traffic "$FILE"` would take minutes without the traffic."""
     long = "--output" if option == "-o" else option
     assert refused(name, option, "").startswith(f"{long} '': it is empty")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *([name, ""] for name, command in COMMANDS.items() if ARGUMENT in kinds(command)),
+        ["compare", "", "x.jsonl"],
+        ["compare", "x.jsonl", ""],
+        ["report", "-o", "x.html", "x.jsonl", ""],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_argument_is_no_folder(line: list[str]) -> None:
+    """As a path it would be the folder that one is in, which no message would make clear."""
+    assert refused(*line).startswith("an empty argument in ")
+    assert "it names no file" in refused(*line)

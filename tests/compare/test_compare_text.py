@@ -10,7 +10,7 @@ from test_compare import record
 
 from profiles import SHAPE, profile
 from questprof.compare.outcome import Outcome
-from questprof.compare.pairs import across
+from questprof.compare.pairs import across, within
 from questprof.compare.spread import Spread
 from questprof.compare.text import document, headline, markdown, print_table, statements
 from questprof.compare.verdicts import compare
@@ -76,9 +76,45 @@ def test_everything_that_must_be_said_is_said() -> None:
     assert "warm, not cold" in "\n".join(statements(compare(across(*[profile(warm)] * 2), Spread(0.03))))
 
 
+def test_what_a_ratio_is_stands_beside_the_table() -> None:
+    """Paired by loop "one": rounds of ratio 1, 1 and 4; two loops: 1.5 over 1, and both where both are."""
+    apart = statements(_outcome())
+    assert any(
+        "in two runs or two loops; new / base: the ratio of the medians; same: " in said for said in apart
+    )
+    paired = [record(1024, {"score": [1.0] * 20}, backend=name) for name in ("base", "new")]
+    (said,) = (
+        one
+        for one in statements(compare(within(profile(*paired), "base", "new"), Spread(0.03)))
+        if "Holm" in one
+    )
+    assert "round by round in one loop; new / base: the median of the rounds' ratios; same: " in said
+    loops = [replace(one, point=replace(one.point, seq_len=2048)) for one in paired]
+    loops = [
+        replace(
+            one, point_id=one.point.point_id, timing={"score": replace(one.timing["score"], loop_id=name)}
+        )
+        for one, name in zip(loops, "ab", strict=True)
+    ]
+    both = compare(within(profile(*paired, *loops), "base", "new"), Spread(0.03))
+    (said,) = (one for one in statements(both) if "Holm" in one)
+    assert (
+        "1 of 2 stages in one loop; new / base: the median of the rounds' ratios there, elsewhere the ratio"
+        in said
+    )
+
+
+def test_a_run_against_itself_is_said_to_be_one() -> None:
+    run = profile(record(1024, {"score": [1.0] * 20}))
+    same = "both hold the same records: a run is compared with itself, which shows nothing"
+    assert statements(compare(across(run, run), Spread(0.03)))[0] == same
+    later = profile(*run.records, started_at="2026-02-02T00:00:00+00:00")
+    assert same not in statements(compare(across(run, later), Spread(0.03)))
+
+
 def test_nothing_compared_is_said_without_an_empty_table() -> None:
     nothing = compare(across(*[profile(record(1024, {}))] * 2), Spread(0.03))
-    assert statements(nothing) == ["no stage was timed on both sides"]
+    assert statements(nothing)[1:] == ["no stage was timed on both sides"]
     assert "verdict" not in _table(nothing).splitlines()[0]
 
 

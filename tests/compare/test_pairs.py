@@ -60,7 +60,8 @@ def test_versions_and_commit_are_noted() -> None:
     other = replace(GPU, commit="fedcba9", versions=GPU.versions | {"torch": "2.14.0"}, memory_bytes=1)
     (note,) = across(profile(quest(4096, US)), profile(quest(4096, US), env=other)).notes
     assert note == "differing: torch: 2.13.0 -> 2.14.0, commit: 0123abc -> fedcba9"
-    assert across(profile(quest(4096, US)), profile(quest(4096, US))).notes == ()
+    later = profile(quest(4096, US), started_at="2027-01-01T00:00:00+00:00")
+    assert across(profile(quest(4096, US)), later).notes == ()
 
 
 def test_two_files_of_one_name_are_told_apart() -> None:
@@ -203,7 +204,8 @@ def test_what_is_timed_beside_a_step_is_named_and_not_judged() -> None:
     steps = amdahl_steps.pair_profile(amdahl_steps.dense(eager_us=5000.0), amdahl_steps.quest())
     found = across(steps, steps)
     assert [list(pair.base.times_us) for pair in found.pairs] == [["step"], ["step"]]
-    (note,) = found.notes
+    _, note = found.notes
     assert note.endswith("not compared, timed too few times for a verdict: eager steps")
     alone = amdahl_steps.pair_profile()
-    assert across(alone, alone).notes == ()
+    later = replace(alone, header=replace(alone.header, started_at="2027-01-01T00:00:00+00:00"))
+    assert across(alone, later).notes == ()

@@ -75,6 +75,13 @@ def test_never_in_range():
     )
 
 
+@pytest.mark.parametrize(("times", "said", "shown"), [(2.0, "faster", "2.0"), (0.5, "not faster", "0.50")])
+def test_one_length_is_not_every_length(times, said, shown):
+    assert sentence(series_of({8192: times})) == (
+        f"Budget 16: Quest is {said} at the only length measured above the budget (8k); {shown}x at 8k."
+    )
+
+
 def test_as_fast_is_not_faster():
     assert crossover(series_of({2048: 1.0, 4096: 1.0})).kind == "never in range"
     found = crossover(series_of({2048: 1.0, 4096: 2.0}))
@@ -186,8 +193,8 @@ def test_gqa_with_one_answer_for_both():
 
 def test_gqa_with_one_data_set_unmeasured():
     assert verdicts(gqa({8192: None}, {8192: 2.0})) == (
-        "Budget 1024, group picking the same pages: Quest is faster at every length measured above the "
-        "budget (8k); 2.0x at 8k. Budget 1024, group picking independently: no verdict, no length above "
+        "Budget 1024, group picking the same pages: Quest is faster at the only length measured above "
+        "the budget (8k); 2.0x at 8k. Budget 1024, group picking independently: no verdict, no length above "
         "the budget has a valid pair of figures (8k oom).",
     )
 

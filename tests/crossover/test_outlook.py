@@ -17,6 +17,7 @@ from questprof.crossover.outlook import outlooks, plain
 from questprof.crossover.predict import Prediction
 from questprof.crossover.tables import (
     NOTES,
+    costs,
     crossings,
     measured_text,
     modelled_text,
@@ -27,10 +28,12 @@ from questprof.crossover.tables import (
 )
 from questprof.crossover.traffic import Traffic, stored
 from questprof.errors import Exit
+from questprof.model import Ceiling
 from questprof.scan import scan_rows
 from questprof.store import seal
 
 KEPT = Path(__file__).parents[2] / "profiles" / "h200" / "first-kernels.jsonl"
+READ = Ceiling("read", 1 << 30, (4000.0,))
 FLAT = Traffic("flat", "three steps", "here", (2048.0, 8192.0, 65536.0), (1.0, 1.0, 2.0))
 
 
@@ -70,6 +73,17 @@ def test_measured_and_modelled_stand_in_columns_of_their_own():
     assert other[3] == "from 5.09k"  # (22 - 4) / 3.75 = 4.8 without the bend
     assert other[4] == "-"
     assert table.note.startswith("Error of the model at lengths left out of its fit, one at a time (5)")
+
+
+def test_a_line_through_two_points_is_told_no_error():
+    """Of two lengths each fit of fixed cost and rate meets both points; of three an error says something."""
+    for lengths, told in (((8192, 16384), False), ((8192, 16384, 32768), True)):
+        records = [dense(n, n / 200 + 5, calibration=(READ,)) for n in lengths]
+        records += [quest(n, (n / 1000 + 2, n / 9000 + 3, 9.0), calibration=(READ,)) for n in lengths]
+        rows = {row[0]: row for row in costs(of(*records)[0]).rows}
+        assert "(fit)" in rows["dense"][2]
+        assert rows["dense"][3] == ("0.0%" if told else "-")
+        assert rows["dense"][4] == str(len(lengths))
 
 
 def test_the_overview_has_every_page_size_batch_and_budget():

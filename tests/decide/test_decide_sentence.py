@@ -11,10 +11,12 @@ from msgspec.structs import replace as changed
 
 from profiles import dense, profile, quest, two_baselines
 from questprof.decide.case import Gain
+from questprof.decide.case_words import gain_text, ms, percent
 from questprof.decide.decision import decide, together
 from questprof.decide.document import cells, document, markdown
 from questprof.decide.evidence import Findings
-from questprof.decide.sentences import by_batch, gain_text, ms, percent, remarks, sentence
+from questprof.decide.remarks import remarks
+from questprof.decide.sentences import by_batch, sentence
 from questprof.errors import Exit
 from questprof.model import Profile
 

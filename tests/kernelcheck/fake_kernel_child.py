@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
@@ -14,6 +15,9 @@ order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
 for line in (Brings(("score",)), Began("score", "a setting")):
     print(msgspec.json.encode(line).decode(), flush=True)
 print("the last words", file=sys.stderr, flush=True)
+if order.source == "interrupted:it":
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(600)
 if order.source == "hang:it":
     time.sleep(600)
 if order.source == "slowly:it":

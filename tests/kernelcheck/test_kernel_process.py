@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
-from questprof.commands.check_only import settings
-from questprof.errors import QuestprofError
+from questprof.commands.check_only import check_only, settings
+from questprof.errors import Exit, QuestprofError
 from questprof.kernelcheck import process
 from questprof.kernelcheck.display import kernel_lines
 from questprof.kernelcheck.findings import KernelFinding, Order, Setting
@@ -26,6 +31,14 @@ def check(source: str, patience: process.Patience | None = None) -> KernelFindin
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     tests = Path(__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), *sys.path]))
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT as a terminal sends it: a shell's background job ignores it, and so would its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_triton_kernels_run_in_the_interpreter() -> None:
@@ -64,6 +77,59 @@ def test_a_process_that_dies_or_hangs_says_in_which_stage(
     assert found.fix
     assert f"  FAIL  {said}" in kernel_lines(found)
     assert kernel_lines(found)[-1].startswith("mine: not checked to the end")
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_of_the_kernel_is_no_crash(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One set died of SIGINT: said as an interrupt with its status, and no fault of memory."""
+    monkeypatch.setattr(process, "MODULE", "kernelcheck.fake_kernel_child")
+    with pytest.raises(KeyboardInterrupt):
+        check("interrupted:it")
+    with pytest.raises(typer.Exit) as ended:
+        check_only(
+            ["mine=interrupted:it"], "cpu", [Shape("one", 5, 1, 64)], (8,), (), ("quest",), 0, json=False
+        )
+    assert ended.value.exit_code == Exit.INTERRUPTED
+    assert capsys.readouterr() == ("", "interrupted; mine was not checked to the end\n")
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_ends_a_check_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, time\n\n\ndef score(q, cache, scores):\n"
+        "    pathlib.Path('began').touch()\n    time.sleep(600)\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "questprof",
+        "sweep",
+        "--device",
+        "cpu",
+        "--check-only",
+        "--kernel",
+        "slow.py:score",
+    ]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as child:
+        until = time.monotonic() + 60
+        while not (tmp_path / "began").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        os.killpg(child.pid, signal.SIGINT)
+        out, said = child.communicate(timeout=60)
+    assert (child.returncode, out, said) == (
+        Exit.INTERRUPTED,
+        "",
+        "interrupted; slow was not checked to the end\n",
+    )
 
 
 def test_a_quiet_check_says_what_it_is_at_and_a_hang_at_import_is_told(tmp_path: Path) -> None:
@@ -116,4 +182,5 @@ def test_a_shape_is_checked_with_two_of_its_kv_heads() -> None:
         (32, False),
     ]
     assert {s.seed for s in chosen} == {3}
+    assert chosen[-1].title.startswith("5 query heads over 1 KV head of 64, ")
     assert chosen[0].title == "8 query heads over 2 KV heads of 128, fp16, page 16"

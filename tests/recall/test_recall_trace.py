@@ -25,6 +25,7 @@ HEADER = Header(num_tokens=20, query_positions=(4, 19), num_layers=2)
         ({"query_positions": (4, 4)}, "do not rise"),
         ({"query_positions": (-1, 4)}, "a query stands at position -1, outside"),
         ({"num_qo_heads": 5}, "5 query heads do not divide into 2 KV heads"),
+        ({"num_qo_heads": 1}, "1 query head does not divide into 2 KV heads"),
         ({"evidence": (("answer", 3, 20),)}, "the span 'answer' is 3..20, outside its 20 tokens"),
         ({"segments": (("question", 9, 8),)}, "the span 'question' is 9..8"),
     ],

@@ -276,6 +276,8 @@ def test_extra_states_have_columns_where_they_were_timed(page_of):
     assert "select_cold_us" not in page.cells
     (dash,) = [attrs for attrs, text in page.cells_of("append_cold_us") if text == "–"]
     assert dash["title"] == "not asked for at this point"
+    kept = replace(dense(8192, 36.0), times_us={"dense": (36.0,) * 3, "append_kv_cold": (2.0,)})
+    assert "append_kv cold" in page_of(kept, record).text  # as the stage is called
 
 
 def test_layouts_orders_and_keys_are_settings(page_of):

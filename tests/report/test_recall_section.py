@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import html_tables
 import pytest
@@ -14,7 +15,8 @@ from test_page import HOSTILE
 
 from profiles import dense, profile, quest, two_baselines
 from questprof.recall.rows import Span
-from questprof.report import render
+from questprof.report import recall, render
+from questprof.store import read_profile
 
 SMALL = Planted(
     layers=(0, 3),
@@ -67,8 +69,7 @@ def test_a_heat_map_for_every_page_size_budget_and_policy(section_of) -> None:
     for figure in maps:
         (trace,) = figure["data"]
         assert (trace["x"], trace["y"]) == (["0", "1", "2"], ["0", "3"])
-        assert {mass for row in trace["z"] for mass in row} <= {0.9, 0.95}
-        assert trace["text"][0][0] in ("90", "95")
+        assert {mass for row in trace["z"] for mass in row} <= {90, 95}
     rows = rows_of(section, "Mass recall by layer and head: page 16, budget 128, quest")
     assert rows[0] == ["layer", "head 0", "head 1", "head 2"]
     assert rows[1:] == [["0", "0.950", "0.950", "0.950"], ["3", "0.950", "0.950", "0.950"]]
@@ -81,8 +82,36 @@ def test_a_head_in_the_map_is_that_of_its_row(section_of) -> None:
     planted = replace(SMALL, mass=lambda a, b, *rest: 0.25 if (a, b) == (3, 1) else calm_mass(a, b, *rest))
     section = section_of(planted.profile())
     (trace,) = next(f["data"] for f in section.figures if f["data"][0]["type"] == "heatmap")
-    assert [[mass == 0.25 for mass in row] for row in trace["z"]] == [[False] * 3, [False, True, False]]
-    assert "layer 3, head 1: 25.0% of the mass, counted" in trace["meta"]["hover"][1][1]
+    assert [[mass == 25 for mass in row] for row in trace["z"]] == [[False] * 3, [False, True, False]]
+
+
+def test_a_kept_page_holds_its_library_and_is_small() -> None:
+    """78 records, 75 maps of 270 heads: a page with the library in it stays below 6 MB."""
+    kept = read_profile(Path(__file__).parents[2] / "profiles" / "smollm2-135m" / "recall.jsonl")
+    assert len(render([kept], plotlyjs="inline").encode()) < 5.9e6
+
+
+def test_points_share_one_hover_text(section_of) -> None:
+    """Of a map, and of a curve: what differs is in plotly's variables, not in a text a point."""
+    for figure in section_of(SMALL.profile()).figures:
+        for trace in figure["data"]:
+            if trace["type"] == "heatmap" or trace["name"] == "mean over layers":
+                assert trace["hovertemplate"].endswith("of the mass, counted<extra></extra>")
+                assert list(trace["meta"]) == ["role"]
+
+
+def test_of_many_maps_the_first_that_is_shown_has_a_picture(monkeypatch) -> None:
+    """8 maps for readers without scripts, or one: that of page 16, 64 tokens, quest."""
+
+    def pictures() -> list[str]:
+        html = render([SMALL.profile()], plotlyjs="directory")
+        panels = re.findall(r'<div class="panel".*?(?=<div class="panel"|$)', html, re.S)
+        maps = [panel for panel in panels if '"heatmap"' in panel and "<svg" in panel]
+        return [re.search(r"<h3>(.*?)</h3>", panel)[1] for panel in maps]
+
+    assert len(pictures()) == 8
+    monkeypatch.setattr(recall, "FEW_PICTURES", 7)
+    assert pictures() == ["Mass recall by layer and head: page 16, budget 64, quest"]
 
 
 def test_every_figure_stands_over_a_table_and_names_its_source(section_of) -> None:
@@ -101,7 +130,7 @@ def test_curves_of_the_layers_and_their_mean(section_of) -> None:
     figure = next(f for f in section.figures if f["data"][-1].get("name") == "mean over layers")
     by_name = {trace["name"]: trace for trace in figure["data"]}
     assert by_name["mean over layers"]["y"] == pytest.approx([0.9, 0.95])
-    assert by_name["layers better left dense"]["meta"]["hover"][0].startswith("layer 3, budget 64")
+    assert by_name["layers better left dense"]["hovertemplate"].startswith("layer 3, budget %{x:d}: ")
     assert sum(trace.get("showlegend", True) for trace in figure["data"]) == 3
 
 

@@ -83,7 +83,7 @@ def test_of_two_equal_grids_the_earlier_is_told_whatever_the_order() -> None:
 
 def test_a_profile_given_twice_is_told_once(parse: Any, kept: dict[str, Profile]) -> None:
     page = parse(render([kept["kernels"], kept["kernels"]], plotlyjs="cdn"))
-    assert "kernels.jsonl is left out" in page.text
+    assert "kernels.jsonl is given twice: both are the same run, which is shown once" in page.text
     assert "Not in this verdict" not in page.text
     assert "comparison" not in page.html.split("</style>")[1].split("<script")[0]
 

@@ -15,6 +15,7 @@ from profiles import profile, two_baselines
 from questprof.report import render, static
 from questprof.report.static_axes import COLOURS, WIDTH
 
+MAP = {"type": "heatmap", "x": ["1024"], "y": ["8", "16"], "meta": {"role": "quest"}}
 LINE = {
     "x": [1, 2, 4],
     "y": [1.0, 2.0, 4.0],
@@ -73,9 +74,20 @@ def test_bars_stand_on_each_other():
 
 def test_a_heat_map_writes_its_numbers_whole():
     """Digits of a text are no coordinates: 0.0938 stays 0.0938."""
-    axes = {"type": "heatmap", "x": ["1024"], "y": ["8", "16"], "meta": {"role": "quest"}}
-    cells = axes | {"z": [[0.0938], [None]], "text": [["0.0938"], [None]]}
+    cells = MAP | {"z": [[0.0938], [None]], "text": [["0.0938"], [None]], "texttemplate": "%{text}"}
     assert texts(picture(cells)).count("0.0938") == 1
+
+
+def test_a_heat_map_writes_its_values_in_its_format():
+    cells = MAP | {"z": [[93.84], [7.06]], "texttemplate": "%{z:.0f}"}
+    assert {"94", "7"} <= set(texts(picture(cells)))
+
+
+def test_a_heat_map_is_as_pale_as_on_the_page():
+    """From zmin to zmax, 0.06 to 0.5 of the colour: 75 of 50 to 100 lies half way; below zmin is palest."""
+    cells = MAP | {"z": [[75.0], [10.0]], "zmin": 50, "zmax": 100, "texttemplate": "%{z:.0f}"}
+    shown = static.svg({"data": [cells], "layout": {}}, "s", "l")
+    assert re.findall(r"opacity:\s*([\d.]+)", shown) == ["0.28", "0.06"]
 
 
 def test_a_gap_breaks_the_line_and_has_no_mark():
@@ -128,7 +140,7 @@ def test_ids_of_a_page_are_its_own_and_the_same_every_time():
 def test_of_too_many_figures_the_rest_is_said(monkeypatch, parse):
     monkeypatch.setattr(static, "MOST_PICTURES", 1)
     page = parse(render([profile(*two_baselines(), *two_baselines(batch_size=2))], plotlyjs="cdn"))
-    assert "2 figures are drawn by script alone" in page.all("noscript")[-1][1]
+    assert "Drawn by script alone: 2 figures." in page.all("noscript")[-1][1]
 
 
 def test_without_matplotlib_a_page_is_made_and_says_what_is_missing(monkeypatch, parse):
@@ -136,7 +148,7 @@ def test_without_matplotlib_a_page_is_made_and_says_what_is_missing(monkeypatch,
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     page = parse(render([profile(*two_baselines())], plotlyjs="cdn"))
     static._has_matplotlib.cache_clear()
-    assert "1 figures are drawn by script alone" in page.all("noscript")[0][1]
+    assert "Drawn by script alone: 1 figure." in page.all("noscript")[0][1]
     assert len(page.figures) == 1
 
 

@@ -16,6 +16,7 @@ from planted_recall import Planted
 from test_roofline_section import ROOFS, with_bytes
 
 from profiles import CPU, GPU, GQA_SHAPE, SHAPE, dense, profile, quest, two_baselines
+from questprof.bytecheck.grid import traced_shape
 from questprof.cli import app
 from questprof.counts import TensorCount
 from questprof.model import Clocks, Point
@@ -180,6 +181,21 @@ def test_a_trace_counted_on_another_machine_joins_and_hardware_counts_do_not():
     assert "bytes check passed" in answer.sentence
 
 
+def test_a_trace_of_the_first_heads_counts_for_all_and_says_so():
+    """What `questprof bytes` traces of a shape of 8 KV heads where no counters are: two of them."""
+    wide = replace(SHAPE, name="wide", num_qo_heads=8, num_kv_heads=8)
+    assert (traced_shape(wide).name, traced_shape(wide).num_kv_heads) == ("wide*", 2)
+    counted = profile(traced(Point(traced_shape(wide), 4096, token_budget=1024)))
+    answer, found = only(profile(*at_2048(shape=wide)), counted)
+    assert "bytes check passed" in answer.sentence
+    assert part(answer, "Bytes check").source.endswith(
+        "counted: address trace, of 2 of 8 KV heads (every head moves the same bytes)"
+    )
+    assert found.apart == ()
+    grouped = replace(wide, num_kv_heads=4)  # two query heads a KV head: another group, other bytes
+    assert "bytes check not run" in only(profile(*at_2048(shape=grouped)), counted)[0].sentence
+
+
 def test_two_shapes_two_verdicts_and_a_batch_one_each():
     found = evidence([profile(*at_2048(), *at_2048(batch_size=4), *at_2048(shape=GQA_SHAPE))])
     said = [answer.sentence for one in found for answer in answers(one)]
@@ -226,6 +242,33 @@ def test_every_command_that_fills_a_gap_is_one_the_tool_takes():
             assert {word for word in words if word.startswith("-")} <= known, missing.command
             seen.add(name)
     assert seen == {"amdahl", "recall", "bytes", "roofline"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "env", "said", "asked"),
+    [("fp16", GPU, "", ""), ("bf16", GPU, " in bf16", "bf16"), ("fp32", CPU, " in fp32", "fp32")],
+)
+def test_a_dtype_that_is_not_usual_is_said_and_measured(dtype, env, said, asked):
+    """What a command measures of another dtype would not count for this one."""
+    shape = replace(SHAPE, kv_dtype=dtype)
+    records = at_2048(shape=shape, env=env)
+    answer, _ = only(profile(*records, env=env))
+    assert f"toy{said}, batch 1" in answer.sentence
+    commands = {one.command.split()[1]: shlex.split(one.command) for one in answer.missing}
+    for name, option in (("bytes", "--dtype"), ("roofline", "--dtype"), ("amdahl", "--weights")):
+        words = commands[name]
+        assert (words[words.index(option) + 1] if option in words else "") == asked
+        assert ("--device" in words) == (env is CPU and name != "bytes")
+
+
+def test_one_length_is_not_every_length():
+    answer, _ = only(profile(*at_2048()[-2:]))
+    assert "Quest is faster at the only length measured above the budget (32k)" in answer.sentence
+
+
+def test_an_order_of_pages_that_is_not_usual_is_said():
+    answer, _ = only(profile(*at_2048(page_order="sequential")))
+    assert "toy, sequential pages, batch 1" in answer.sentence
 
 
 def test_speed_at_equal_mass_where_a_trace_is_near_a_timed_length():

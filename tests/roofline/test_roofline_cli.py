@@ -87,7 +87,7 @@ def test_a_profile_is_read_again_without_measuring(
         ("roofline small.jsonl --lengths 4k --seed 1", "--lengths, --seed with profiles to read"),
         ("roofline absent.jsonl", "cannot read"),
         ("roofline small.jsonl small.jsonl", "no common roof"),
-        ("roofline --device cpu --max-working-set 5", "no number of m or g"),
+        ("roofline --device cpu --max-working-set 5", "no whole number of m or g"),
         ("roofline --device cpu --budgets 8", "smaller than a page"),
     ],
 )

@@ -106,11 +106,17 @@ def test_a_copy_is_left_out_and_named() -> None:
     kept, said = without_copies([part, one, other, same])
     assert [profile.name for profile in kept] == ["one", "other"]
     assert said == (
-        "part is left out: one holds its records",
-        "same is left out: one holds its records",
+        "part is left out: one holds all of its records, and more",
+        "same is left out: it is the same run as one",
     )
-    assert without_copies([one, one])[0] == (one,)
-    assert "of its own name" in without_copies([one, one])[1][0]
+    assert without_copies([one, one]) == (
+        (one,),
+        ("one is given twice: both are the same run, which is shown once",),
+    )
+    namesake = replace(part, name="one")
+    assert without_copies([one, namesake])[1] == (
+        "one is left out: another profile of that name holds all of its records, and more",
+    )
 
 
 def test_another_run_of_a_grid_and_a_profile_without_records_are_no_copies() -> None:

@@ -18,6 +18,7 @@ from questprof.recall.answers.evaluation import Evaluation
 from questprof.recall.answers.words import one_line
 from questprof.rows import Row
 from questprof.scan import scan_rows
+from questprof.units import count
 
 MASSES = (0.95, 0.99)
 WIDE = 2
@@ -258,10 +259,12 @@ def _notes(evaluation: Evaluation, rows: Sequence[Row], near: Sequence[Row]) -> 
         row for row in near if mass_at(evaluation, row.page_size, row.policy, row.token_budget) is None
     ]
     if outside:
+        have, fell = "have no mass", "were not evaluated, nor lie"
+        if len(outside) == 1:
+            have, fell = "has no mass", "was not evaluated, nor lies"
         yield (
-            f"{len(outside)} of {len(near)} timed points near {trace.num_tokens} tokens have no mass: "
-            f"{_some(outside)} were not evaluated, nor lie between evaluated budgets at most {WIDE} times "
-            "apart."
+            f"{len(outside)} of {count(len(near), 'timed point')} near {trace.num_tokens} tokens {have}: "
+            f"{_some(outside)} {fell} between evaluated budgets at most {WIDE} times apart."
         )
     if own is None:
         return
@@ -281,8 +284,8 @@ def _notes(evaluation: Evaluation, rows: Sequence[Row], near: Sequence[Row]) -> 
 def _unusable(rows: Sequence[Row]) -> Iterable[str]:
     """Timed points at the same lengths that are no evidence."""
     if rows:
-        count = f"{len(rows)} timed {'point is' if len(rows) == 1 else 'points are'}"
-        yield f"{count} left out as no evidence (wrong, unstable, or samples too far apart): {_some(rows)}."
+        told = count(len(rows), "timed point is", "timed points are")
+        yield f"{told} left out as no evidence (wrong, unstable, or samples too far apart): {_some(rows)}."
 
 
 def _warm(rows: Sequence[Row]) -> Iterable[str]:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from questprof.recall.answers.evaluation import Evaluation
 from questprof.samples import percentile_interval
+from questprof.units import count
 
 TOO_SMALL = 0.05
 MIN_QUERIES = 8
@@ -93,9 +94,10 @@ def gaps(evaluation: Evaluation) -> tuple[Gap, ...]:
 
 def why_none(evaluation: Evaluation) -> str:
     """Why `gaps` is empty, in words."""
-    count = len(evaluation.trace.query_positions)
-    if count < MIN_QUERIES:
-        return f"{count} queries do not make two halves to calibrate and to test on; {MIN_QUERIES} would"
+    queries = len(evaluation.trace.query_positions)
+    if queries < MIN_QUERIES:
+        made = count(queries, "query does", "queries do")
+        return f"{made} not make two halves to calibrate and to test on; {MIN_QUERIES} would"
     return "no budget fails some (layer, head, query) and suffices for others in both halves"
 
 

@@ -8,8 +8,8 @@ from statistics import median
 from questprof.recall.answers import evidence, heads, tail
 from questprof.recall.answers.evaluation import name_text
 from questprof.recall.answers.finding import Answers
-from questprof.recall.answers.words import counted, fold, listed, named, share_text
-from questprof.units import format_count
+from questprof.recall.answers.words import fold, listed, named, share_text
+from questprof.units import count, format_count
 
 
 def tail_sentences(found: Sequence[tail.Tail], page_size: int) -> Iterator[str]:
@@ -23,7 +23,7 @@ def tail_sentences(found: Sequence[tail.Tail], page_size: int) -> Iterator[str]:
         also = f" The same holds in pages of {listed(map(str, rest))}." if rest else ""
         yield (
             f"quest-open starves the tail page. In pages of {one.page_size}, {share_text(few[1])} of (layer, "
-            f"head) pick it with {few[0]} valid token{'s' * (few[0] > 1)} and {share_text(half[1])} with "
+            f"head) pick it with {count(few[0], 'valid token')} and {share_text(half[1])} with "
             f"{half[0]}, though it holds {one.tail_mass:.0%} of the mass in the mean. Taking it always "
             f"(quest) cuts the mass lost where it has few tokens {fold(median(one.cuts))} in the median over "
             f"budgets and {fold(one.cuts[worst])} at {format_count(one.budgets[worst])} "
@@ -55,15 +55,15 @@ def _nearest(taken: Sequence[tuple[int, float]], tokens: float) -> tuple[int, fl
 
 def dense_sentence(found: Answers) -> str:
     """The dense heads by name, and the layers where most heads are."""
-    rule = f"half of their queries need {heads.DENSE:.0%} of the pages or more for 95% of the mass"
+    size = f" of {found.dense[0].page_size}" if found.dense else ""
+    rule = f"half of their queries need {heads.DENSE:.0%} of the pages{size} or more for 95% of the mass"
     if not found.dense:
         return f"No head is dense (rule: {rule}, even in the order of true page maxima)."
-    size = found.dense[0].page_size
     names = named([f"{name_text((h.layer, h.head))} ({h.pages_share:.0%})" for h in found.dense])
-    most = [(layer, dense, count) for layer, dense, count in found.dense_by_layer if 2 * dense > count]
-    where = "".join(f" In layer {layer}, {dense} of {count} are." for layer, dense, count in most)
+    most = [one for one in found.dense_by_layer if 2 * one[1] > one[2]]
+    where = "".join(f" In layer {layer}, {dense} of {all_of_it} are." for layer, dense, all_of_it in most)
     return (
-        f"{counted(len(found.dense), 'head is', 'heads are')} dense: {rule} (of {size} tokens) even in the "
+        f"{count(len(found.dense), 'head is', 'heads are')} dense: {rule} even in the "
         f"order of true page maxima, so that no box helps: {names} (layer.head).{where}"
     )
 
@@ -88,10 +88,10 @@ def failed_sentence(found: Answers) -> str:
     )
     sizes = {size: sum(h.page_size == size for h in found.failed) for size in _sizes(found)}
     beside = ", ".join(
-        f"{count} in pages of {size}" for size, count in sizes.items() if size != found.page_size
+        f"{number} in pages of {size}" for size, number in sizes.items() if size != found.page_size
     )
     return (
-        f"{counted(len(own), 'sparse head is', 'sparse heads are')} failed by the box itself in pages of "
+        f"{count(len(own), 'sparse head is', 'sparse heads are')} failed by the box itself in pages of "
         f"{found.page_size}{f' ({beside})' if beside else ''}: {rule}. They are {names}."
     )
 
@@ -111,7 +111,7 @@ def hidden_sentence(found: Answers) -> str:
     )
     return (
         f"At {format_count(first.token_budget)} tokens in pages of {first.page_size} the mean over all heads "
-        f"is {first.mean:.1%}. It hides {counted(len(found.hidden), 'head that keeps', 'heads that keep')} "
+        f"is {first.mean:.1%}. It hides {count(len(found.hidden), 'head that keeps', 'heads that keep')} "
         f"less than {heads.HIDDEN:.0%}: {names}."
     )
 
@@ -123,7 +123,7 @@ def evidence_sentences(found: Answers) -> Iterator[str]:
     for name in dict.fromkeys(one.name for one in own):
         spans = sorted((one for one in own if one.name == name), key=lambda one: one.token_budget)
         said = "; ".join(f"at {format_count(one.token_budget)} tokens {_hit_text(one)}" for one in spans)
-        queries = counted(spans[0].num_queries, "query that sees", "queries that see")
+        queries = count(spans[0].num_queries, "query that sees", "queries that see")
         yield (
             f"Evidence {name!r} in pages of {of[0]}, mean over {queries} it, heads that pick all its pages: "
             f"{said}."
@@ -138,5 +138,5 @@ def _hit_text(one: evidence.Hits) -> str:
     """`12.3 heads in 8.1 layers, the first 4`."""
     if one.first_layer is None:
         return "none"
-    never = f", none at {counted(one.num_missed, 'query', 'queries')}" if one.num_missed else ""
+    never = f", none at {count(one.num_missed, 'query', 'queries')}" if one.num_missed else ""
     return f"{one.heads:.1f} in {one.layers:.1f} layers, the first {one.first_layer} (median){never}"

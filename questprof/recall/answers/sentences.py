@@ -21,7 +21,7 @@ from questprof.recall.answers.steps import Steps
 from questprof.recall.answers.suggestion import DENSE_RATIO, Suggestion
 from questprof.recall.answers.words import listed, one_line, points
 from questprof.recall.rows import TraceInfo
-from questprof.units import format_count
+from questprof.units import count, format_count
 
 ALIKE = 0.05
 """Relative difference below which two figures are called alike."""
@@ -38,7 +38,8 @@ def title(trace: TraceInfo) -> str:
     text = f", {one_line(trace.text)}" if trace.text else ""
     positions = trace.query_positions
     shown = f"{positions[0] + 1} to {positions[-1] + 1}" if len(positions) > 1 else f"{positions[0] + 1}"
-    return f"{one_line(trace.model)}{text}, {len(positions)} queries with {shown} tokens of context"
+    queries = count(len(positions), "query", "queries")
+    return f"{one_line(trace.model)}{text}, {queries} with {shown} tokens of context"
 
 
 def _mean(evaluation: Evaluation) -> Iterator[str]:
@@ -49,7 +50,7 @@ def _mean(evaluation: Evaluation) -> Iterator[str]:
         return
     longest = max(evaluation.trace.query_positions) + 1
     budget = _headline_budget(evaluation, size, curve)
-    needs = " and ".join(_needs(curve, mass) for mass in equal_mass.MASSES)
+    needs = _needs_of_all(curve)
     yield (
         f"Pages of {size}, {policy}: a budget of {format_count(budget)} tokens, {budget / longest:.0%} of "
         f"the context, keeps {curve[budget]:.1%} of the dense mass in the mean over layers and heads; "
@@ -64,18 +65,30 @@ def _headline_budget(evaluation: Evaluation, page_size: int, curve: Mapping[int,
     return passing if passing in selecting else max(selecting)
 
 
+def _needs_of_all(curve: Mapping[int, float]) -> str:
+    """`95% takes about 300 and 99% takes 512`; masses that need the same are named together."""
+    by_need: dict[str, list[str]] = {}
+    for mass in equal_mass.MASSES:
+        by_need.setdefault(_needs(curve, mass), []).append(f"{mass:.0%}")
+    return " and ".join(
+        f"{' and '.join(masses)} {'takes' if len(masses) == 1 else 'take'} {need}"
+        for need, masses in by_need.items()
+    )
+
+
 def _needs(curve: Mapping[int, float], mass: float) -> str:
+    """How many tokens `mass` takes, in words."""
     known = {float(budget): value for budget, value in curve.items()}
     at, around = equal_mass.crossing(known, mass), equal_mass.crossed(known, mass)
     if around and around[0] == around[1]:
-        return f"{mass:.0%} takes {around[0]:.0f}"
+        return f"{around[0]:.0f}"
     if at is not None:
-        return f"{mass:.0%} takes about {at:.0f} (interpolated)"
+        return f"about {at:.0f} (interpolated)"
     if around:
-        return f"{mass:.0%} takes between {around[0]:.0f} and {around[1]:.0f}"
+        return f"between {around[0]:.0f} and {around[1]:.0f}"
     if max(curve.values()) < mass:
-        return f"{mass:.0%} takes more than {format_count(max(curve))}"
-    return f"{mass:.0%} takes at most {format_count(min(curve))}"
+        return f"more than {format_count(max(curve))}"
+    return f"at most {format_count(min(curve))}"
 
 
 def suggested(found: Suggestion) -> str:
@@ -139,7 +152,7 @@ def findings(found: Answers) -> list[str]:
         *evidence_sentences(found),
         *equal_sentences(found.joined),
         *(
-            [f"{found.left_out} records failed a check against float64: no answer rests on them."]
+            [f"{count(found.left_out, 'record')} failed a check against float64: no answer rests on them."]
             if found.left_out
             else []
         ),

@@ -56,11 +56,19 @@ def gap_sentences(found: Answers) -> Iterator[str]:
     one = gap_shown(found.gaps, found.page_size)
     yield _tested(one)
     yield from _within(one)
-    aucs = [other.auc.value for other in found.gaps]
-    yield (
-        f"Over all {len(found.gaps)} page sizes and budgets the AUC of the gap is {min(aucs):.2f} to "
-        f"{max(aucs):.2f}, 0.5 being a coin and [..] 95% intervals; it reaches {gap.WEAK} at "
-        f"{sum(g.auc.says == 'predicts' for g in found.gaps)} of them."
+    yield _over_all(found.gaps)
+
+
+def _over_all(gaps: Sequence[gap.Gap]) -> str:
+    """The AUC at every page size and budget that was tested, and how to read it."""
+    aucs, read = [one.auc.value for one in gaps], "0.5 being a coin and [..] 95% intervals"
+    if len(gaps) == 1:
+        reaches = "reaches" if gaps[0].auc.says == "predicts" else "does not reach"
+        return f"At the one page size and budget that can be tested the AUC {reaches} {gap.WEAK}, {read}."
+    return (
+        f"Over all {len(gaps)} page sizes and budgets the AUC of the gap is {min(aucs):.2f} to "
+        f"{max(aucs):.2f}, {read}; it reaches {gap.WEAK} at "
+        f"{sum(one.auc.says == 'predicts' for one in gaps)} of them."
     )
 
 

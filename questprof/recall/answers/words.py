@@ -30,11 +30,6 @@ def share_text(share: float) -> str:
     return "none" if share == 0 else f"{share:.0%}" if share >= 0.005 else f"{share:.1%}"
 
 
-def counted(number: int, one: str, many: str) -> str:
-    """A number with its noun: `1 head is`, `2 heads are`."""
-    return f"{number} {one if number == 1 else many}"
-
-
 def named(names: Sequence[str]) -> str:
     """The first NAMED names and how many more there are."""
     more = len(names) - NAMED

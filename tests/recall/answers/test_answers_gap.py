@@ -68,6 +68,9 @@ def test_a_gap_by_chance_predicts_nothing_and_that_is_said() -> None:
     assert "predicts nothing" in said
     assert "calibrated on the queries at 216 to 235, tested on those at 236 to 255" in said
     assert "it reaches 0.7 at 0 of them" in said
+    alone = " ".join(gap_sentences(replace(found, gaps=found.gaps[:1])))
+    assert "At the one page size and budget that can be tested the AUC does not reach 0.7, 0.5 being" in alone
+    assert "Over all" not in alone
 
 
 def test_a_gap_that_only_knows_the_head_tells_no_step() -> None:
