@@ -10,7 +10,7 @@ import pytest
 
 from questprof.kernelcheck.display import kernel_lines
 from questprof.kernelcheck.findings import KernelFinding, Order, Setting
-from questprof.kernelcheck.process import check_kernel
+from questprof.kernelcheck.process import Patience, check_kernel
 
 SETTINGS = (
     Setting(8, 2, 128, "fp16", "fp16", 16, "paired", take_tail=True),
@@ -21,7 +21,7 @@ SETTINGS = (
 def check(source: str, monkeypatch: pytest.MonkeyPatch) -> KernelFinding:
     """In a child, as a capture that fails may leave its process unusable."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
-    return check_kernel("mine", Order(source, "cuda", SETTINGS), 300.0)
+    return check_kernel("mine", Order(source, "cuda", SETTINGS), Patience(total_s=300.0))
 
 
 @pytest.mark.gpu
