@@ -34,7 +34,8 @@ CHUNK = 64  # head_dim is a multiple of it
 ONE, TWO, FOUR = (0,), (0, 0), (0, 0, 0, 0)  # counts that compiled code knows, as lengths of tuples
 ROWS = TWO  # tokens multiplied side by side; more make the prefetches less regular
 HEADS = FOUR  # query heads of a group that share one load of each key, value or box
-BOXES_AHEAD = 8  # boxes between the one being read and the one being prefetched
+PAGES_TOGETHER = 8  # whose boxes of one KV head are scored in a row
+HEADS_AHEAD = 2  # from the box being read to the one being prefetched
 BLOCK_PAGES = 64  # plan.SUMMARY_BLOCK_PAGES, here because the cache on disk sees no changes in that file
 RADIX_BITS = 11  # of a physical page number that one pass of sorting looks at
 LOG2_E = math.log2(math.e)
@@ -688,29 +689,32 @@ def _wide_queries(q, q_strides, batch_size, num_qo_heads, head_dim):
 def _score_boxes(share, num_shares, pages, wide_q, data, shape, group_size, scores, stride):
     """The boxes of a share of all pages, each KV head's against its group of queries.
 
-    `pages`: (flat logical pages as they are to be read, the request of each, block_table).
+    `pages`: (flat logical pages as they are to be read, the request of each, block_table). A few pages are
+    taken at a time, head by head, so that a head's queries stay at hand.
     """
     order, owners, block_table = pages
     num_kv_heads, _, head_dim = shape
     start, stop = _share(len(order), share, num_shares)
-    for i in range(start, stop):
-        page = order[i]
+    for first in range(start, stop, PAGES_TOGETHER):
+        last = min(first + PAGES_TOGETHER, stop)
         for kv_head in range(num_kv_heads):
-            pages_on, later_head = divmod(kv_head + BOXES_AHEAD, num_kv_heads)
-            later = block_table[order[min(i + pages_on, len(order) - 1)]]
-            at = (np.int64(block_table[page]) * num_kv_heads + kv_head) * 2 * head_dim
-            ahead = (np.int64(later) * num_kv_heads + later_head) * 2 * head_dim
-            q_at = (owners[page] * num_kv_heads + kv_head) * group_size * head_dim
-            place, g = kv_head * group_size * stride + page, np.int64(0)
-            while g + len(HEADS) <= group_size:
-                bounds = _box_bounds(wide_q, q_at + g * head_dim, data, at, ahead, head_dim, HEADS)
-                for h in range(len(HEADS)):
-                    scores[place + (g + h) * stride] = bounds[h]
-                g += len(HEADS)
-            while g < group_size:
-                bound = _box_bounds(wide_q, q_at + g * head_dim, data, at, ahead, head_dim, ONE)
-                scores[place + g * stride] = bound[0]
-                g += 1
+            pages_on = (kv_head + HEADS_AHEAD) // num_kv_heads * PAGES_TOGETHER
+            later_head = (kv_head + HEADS_AHEAD) % num_kv_heads
+            for i in range(first, last):
+                page, later = order[i], order[min(i + pages_on, len(order) - 1)]
+                at = (np.int64(block_table[page]) * num_kv_heads + kv_head) * 2 * head_dim
+                ahead = (np.int64(block_table[later]) * num_kv_heads + later_head) * 2 * head_dim
+                q_at = (owners[page] * num_kv_heads + kv_head) * group_size * head_dim
+                place, g = kv_head * group_size * stride + page, np.int64(0)
+                while g + len(HEADS) <= group_size:
+                    bounds = _box_bounds(wide_q, q_at + g * head_dim, data, at, ahead, head_dim, HEADS)
+                    for h in range(len(HEADS)):
+                        scores[place + (g + h) * stride] = bounds[h]
+                    g += len(HEADS)
+                while g < group_size:
+                    bound = _box_bounds(wide_q, q_at + g * head_dim, data, at, ahead, head_dim, ONE)
+                    scores[place + g * stride] = bound[0]
+                    g += 1
 
 
 @_jit()
