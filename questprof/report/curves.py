@@ -25,6 +25,7 @@ class Curve(NamedTuple):
     spread: Sequence[tuple[float, float]] = ()
     joined: bool = True
     role: str = ""
+    dash: str = ""
 
 
 def curves(found: Sequence[Curve], x_title: str, y_title: str, *, log_y: bool = True) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def _trace(curve: Curve, number: int) -> dict[str, Any]:
         "x": [six_digits(x) for x in curve.x],
         "y": [None if y is None else six_digits(y) for y in curve.y],
         "mode": "lines+markers" if curve.joined else "markers",
-        "line": {"dash": DASHES[number // len(SYMBOLS) % len(DASHES)]},
+        "line": {"dash": curve.dash or DASHES[number // len(SYMBOLS) % len(DASHES)]},
         "marker": {"symbol": SYMBOLS[number % len(SYMBOLS)]},
         **bars,
         "meta": {

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from questprof.model import Point, Profile, Record
 from questprof.points import kernels, setting
-from questprof.report.curves import Curve, curves
+from questprof.report.curves import DASHES, Curve, curves
 from questprof.report.panels import Cell, Figure, Panel, block, number, table
 from questprof.report.records import Lines
 from questprof.report.section import Block, Context
@@ -49,7 +51,8 @@ def _valid(record: Record) -> list[StageEnergy]:
 
 
 def _panel(uid: str, pairs: Sequence[Pair], lines: Lines) -> Panel:
-    told = setting(pairs[0][0], queries=False)
+    cache = replace(pairs[0][0], policy="quest", backend="questprof", summary_layout="paired")
+    told = setting(cache, queries=False)
     drawn = _curves(pairs)
     figures = []
     if drawn:
@@ -67,7 +70,7 @@ def name_of(point: Point) -> str:
     """`dense, sdpa`, or `Quest, budget 2048`."""
     if point.policy == "dense":
         return f"dense, {kernels(point)}"
-    layout = f", {point.summary_layout} summary" if point.summary_layout != "paired" else ""
+    layout = f", {point.summary_layout}" if point.summary_layout != "paired" else ""
     return f"Quest, budget {point.token_budget}{layout}"
 
 
@@ -82,8 +85,10 @@ def _curves(pairs: Sequence[Pair]) -> list[Curve]:
             sorted(found),
             [found[length].joules_per_token for length in sorted(found)],
             [_hover(name, length, found[length]) for length in sorted(found)],
+            role="dense" if name.startswith("dense") else "quest",
+            dash=DASHES[number % len(DASHES)] if name.startswith("dense") else "",
         )
-        for name, found in groups.items()
+        for number, (name, found) in enumerate(groups.items())
     ]
 
 

@@ -139,6 +139,22 @@ def test_energy_worked_by_hand(section_of):
     ]
 
 
+def test_energy_has_the_colours_of_the_length_scan_and_titles_what_the_panel_shares(section_of):
+    """Dense in grey, told apart by marks and dashes; a title of the cache, not of the record that came first."""
+    records = [
+        dense(8192, 10.0, energy={"dense": Energy(8.0, 2.0, 4)}, summary_layout="transposed"),
+        dense(8192, 11.0, energy={"dense": Energy(9.0, 2.0, 4)}, summary_layout="transposed", backend="sdpa"),
+        quest(8192, (1.0, 1.0, 3.0), energy={"quest": Energy(4.0, 2.0, 4)}, summary_layout="transposed"),
+    ]
+    section = section_of("energy", profile(*records))
+    drawn = section.figures[0]["data"]
+    assert [trace["meta"]["role"] for trace in drawn] == ["dense", "dense", "quest"]
+    assert len({(trace["line"]["dash"], trace["marker"]["symbol"]) for trace in drawn}) == 3
+    assert drawn[0]["line"]["dash"] != drawn[1]["line"]["dash"]
+    assert drawn[2]["name"] == "Quest, budget 1024, transposed"
+    assert "batch 1, page 16</h3>" in section.html
+
+
 @pytest.mark.parametrize("bad", [Energy(-1.0, 2.0, 4), Energy(1.0, 0.0, 4), Energy(1.0, 2.0, 0)])
 def test_energy_that_no_meter_reads_is_not_shown(section_of, bad):
     assert section_of("energy", profile(dense(8192, 10.0, energy={"dense": bad}))) is None
