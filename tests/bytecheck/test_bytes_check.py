@@ -159,8 +159,16 @@ def test_the_points_of_an_h200_hold_and_bear_out_the_constants():
     assert [one.holds for one in found] == [True] * 63
     alone = [stage for one in found for stage in one.stages if stage.mode == "isolated"]
     assert max(abs(stage.read.residual_bytes) for stage in alone) < 92_000 < LAUNCH_BYTES / 1.4
-    large = [stage for stage in alone if stage.stage in ("score", "attend", "dense")]
-    assert max(stage.x_l2 * stage.read.counted_bytes / stage.read.predicted_bytes for stage in large) < 1.03
+    through_l2 = {
+        name: max(
+            stage.x_l2 * stage.read.counted_bytes / stage.read.predicted_bytes
+            for stage in alone
+            if stage.stage == name
+        )
+        for name in ("score", "attend", "dense")
+    }
+    assert max(through_l2["attend"], through_l2["dense"]) < 1.02
+    assert through_l2["score"] < 1 + 256 / 4096  # every warp reads its head's query beside 8 boxes of 512 B
     assert max(stage.write.residual_bytes for stage in alone) < 212_000
 
 
