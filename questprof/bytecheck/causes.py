@@ -280,7 +280,7 @@ def gathers(count: StageCount, size: Sizes, predicted_write: int) -> bool:
     """Whether writes exceed the predicted ones by a gather's size: GATHER_SHARE of K and V (or summary).
 
     Less is not judged: lines that a stage before left dirty may be written back while this one runs, and of
-    63 points on an H200 211 KB (dense) was the most, 0.3 % of K and V (profiles/h200/bytes.jsonl).
+    63 points on an H200 375 KB (dense) were the most, and 0.4 % of what it reads (profiles/h200/bytes.jsonl).
     """
     if size.stage not in ("score", "attend", "dense", "quest") or not size.copied:
         return False
