@@ -212,13 +212,18 @@ def no_preset(name: str, presets: Iterable[str]) -> QuestprofError:
     return QuestprofError(f"shape {name!r}", "there is no preset of that name", fix)
 
 
+def read_config(path: Path, fix: str) -> Any:
+    """What a config.json holds, a byte-order mark allowed; QuestprofError with `fix` if it cannot be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise QuestprofError(f"cannot read {path}", str(error), fix) from error
+
+
 def _config_shape(path: Path) -> Shape:
     """Heads, head_dim and layers of a Hugging Face config.json."""
     fix = "Name the config.json of a Hugging Face transformer, or a preset."
-    try:
-        config = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise QuestprofError(f"cannot read {path}", str(error), fix) from error
+    config = read_config(path, fix)
     if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
         config = config["text_config"]
     try:

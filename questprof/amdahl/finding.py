@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 
-from questprof.amdahl.batch import Paying, Served, paying, paying_sentences, paying_text, served
+from questprof.amdahl.batch import Served, served
 from questprof.amdahl.breakdown import Breakdown
 from questprof.amdahl.check import CAUSES
 from questprof.amdahl.forecast import Forecast, forecasts, left_out
 from questprof.amdahl.isolated import Isolated, isolated
 from questprof.amdahl.pairs import Pair, Steps, step_title, steps_of, title
 from questprof.amdahl.paper import PaperTable, beside_paper
+from questprof.amdahl.paying import Paying, paying, paying_sentences, paying_text
 from questprof.amdahl.sentences import (
     causes,
     check_sentence,

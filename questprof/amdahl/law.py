@@ -13,6 +13,8 @@ from questprof.errors import QuestprofError
 
 PAPER_ATTENTION_SPEEDUP: Final = 7.03
 """The highest self-attention speed-up that the Quest paper reports (32K tokens, budget 2048)."""
+MOST_DIGITS: Final = 18
+"""Digits that no float needs more than."""
 SOURCE: Final = "modelled: step time ratio, eq. (13)"
 
 
@@ -59,20 +61,47 @@ def most_speedup(share: float) -> float | None:
 
 def explain(found: HandCalculation) -> list[str]:
     """The arithmetic in words, a sentence a line."""
-    rest, kept = 1 - found.share, _figure(found.share / found.attention_speedup, 4)
-    ratio, speedup = _figure(found.time_ratio, 4), _figure(found.speedup, 2)
+    speedup = _figure(found.speedup, 2)
+    # As many decimals as 1 / ratio needs to be the speed-up that is shown.
+    decimals = next(
+        (d for d in range(4, MOST_DIGITS) if _figure(1 / float(_figure(found.time_ratio, d)), 2) == speedup),
+        MOST_DIGITS,
+    )
+    ratio = _figure(found.time_ratio, decimals)
+    kept = _figure(found.share / found.attention_speedup, decimals)
+    rest, share = f"{1 - found.share:.9g}", _share(found.share)
+    times = f"{found.attention_speedup:.12g}"
     change = "faster" if found.attention_speedup >= 1 else "slower"
+    taken, left = _percentages(found.share)
     return [
-        f"Attention takes {found.share:.1%} of a dense step, everything else {rest:.1%}.",
-        f"Attention becomes {found.attention_speedup:g} times as fast: {found.share:g} / "
-        f"{found.attention_speedup:g} = {kept} of the step remains of it, and the rest is no {change}.",
-        f"Time ratio, eq. (13): {rest:g} + {found.share:g} / {found.attention_speedup:g} = {ratio}.",
+        f"Attention takes {taken} of a dense step, everything else {left}.",
+        f"Attention becomes {times} times as fast: {share} / {times} = {kept} of the step remains of it, and "
+        f"the rest is no {change}.",
+        f"Time ratio, eq. (13): {rest} + {share} / {times} = {ratio}.",
         f"Speed-up of the step: 1 / {ratio} = {speedup}x.",
-        f"If attention cost nothing it would be 1 / {rest:g} = {_figure(found.most_speedup, 2)}x."
+        f"If attention cost nothing it would be 1 / {rest} = {_figure(found.most_speedup, 2)}x."
         if found.most_speedup
         else "If attention cost nothing, nothing would be left of the step: there is no bound.",
         "Modelled, not measured; `questprof amdahl` without --share measures both on this machine.",
     ]
+
+
+def _share(share: float) -> str:
+    """`share` with 9 digits, or as many as tell it from all of the step."""
+    rest = 1 - share
+    shown = (f"{share:.{digits}g}" for digits in range(9, MOST_DIGITS))
+    return next((text for text in shown if abs(1 - float(text) - rest) <= 1e-3 * rest), repr(share))
+
+
+def _percentages(share: float) -> tuple[str, str]:
+    """`share` and the rest with a decimal, or with as many as show a percentage of both that is not 0."""
+    both = (share, 1 - share)
+    for decimals in range(1, MOST_DIGITS):
+        shown = tuple(f"{one:.{decimals}%}" for one in both)
+        errors = (abs(float(text[:-1]) / 100 - one) for text, one in zip(shown, both, strict=True))
+        if all(error <= 0.05 * one for error, one in zip(errors, both, strict=True)):
+            break
+    return shown[0], shown[1]
 
 
 def _figure(value: float, decimals: int) -> str:

@@ -6,7 +6,7 @@ Another device, another implementation: it is there to be looked at, and enters 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +30,8 @@ class PaperCell:
     ms: float | None
     """Measured; None where no such step was."""
     speedup: float | None
+    doubtful: bool = False
+    """Whether the measured steps give no verdict."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ class PaperTable:
 
 _Cell = tuple[str, int, int]
 """Weight format, length, token budget (0: dense)."""
+_Own = tuple[float | None, float | None, bool]
+"""Measured ms, speed-up over the dense step, whether the two give no verdict."""
+_NONE: _Own = (None, None, False)
 
 
 @lru_cache(maxsize=1)
@@ -58,16 +63,18 @@ def beside_paper(dense: Iterable[Breakdown], pairs: Sequence[Pair]) -> PaperTabl
     Whole rows of a weight format that was measured at none of the paper's lengths are left out.
     """
     table = _stored()
-    own: dict[_Cell, tuple[float, float | None]] = {}
+    own: dict[_Cell, _Own] = {}
     for one in sorted(dense, key=lambda one: -one.us):  # the fastest last
         if cell := _cell(one.point, table):
-            own[cell] = one.us, None
+            own[cell] = one.us / 1e3, None, False
     for pair in pairs:
         setup, cell = pair.point.decode, _cell(pair.point, table)
         if cell and setup and setup.dense_layers == 2 and not setup.layer_budgets:
-            own[cell] = pair.quest.us, pair.speedup
+            own[cell] = pair.quest.us / 1e3, pair.speedup, bool(pair.doubts)
     cells = [
-        PaperCell(name, table[name]["label"], length, budget, ms, times, *_own(own, (name, length, budget)))
+        PaperCell(
+            name, table[name]["label"], length, budget, ms, times, *own.get((name, length, budget), _NONE)
+        )
         for name in ("fp16", "int4")
         for length, budget, ms, times in _entries(table, name)
     ]
@@ -96,8 +103,3 @@ def _entries(table: dict[str, Any], name: str) -> Iterable[tuple[int, int, float
             yield int(length), 0, full, None
             for budget, ms in zip(table["budgets"], rest, strict=True):
                 yield int(length), budget, ms, full / ms
-
-
-def _own(own: Mapping[_Cell, tuple[float, float | None]], cell: _Cell) -> tuple[float | None, float | None]:
-    us, times = own.get(cell, (None, None))
-    return (us / 1e3 if us else None), times

@@ -74,7 +74,7 @@ def _logits(session: Session, policy: str, **options: Any) -> Any:
     """Logits [batch_size, vocab_size], fp32, of the first step under a policy."""
     step = session.step(policy, **options)
     step.advance()
-    step.set_tokens([1] * len(session.seq_lens))
+    step.set_tokens([0] * len(session.seq_lens))  # the one token that every vocabulary has
     step.run_eager()
     return step.logits.float().clone()
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from questprof.amdahl.breakdown import quest_layers
 from questprof.amdahl.check import CAUSES, RESIDUAL, UNEXPLAINED_SHARE, Cause, Check, Term
 from questprof.amdahl.pairs import Pair, title
+from questprof.units import count
 
 MANY = 4
 """Terms of a residual that are named one by one."""
@@ -28,7 +30,7 @@ def verdict(pair: Pair) -> str:
         )
     low, high = pair.interval
     pays = "Quest pays" if low > 1 else "Quest does not pay" if high < 1 else "undecided"
-    alone = _attention(pair.check) if pair.check else ""
+    alone = _attention(pair.check, quest_layers(pair.point)) if pair.check else ""
     alone += "; its times are warm: of a cache, not of memory" * pair.warm
     return (
         f"{title(pair.point)}: {pays}, a token takes {pair.quest.us / 1e3:.3g} ms instead of "
@@ -37,10 +39,15 @@ def verdict(pair: Pair) -> str:
     )
 
 
-def _attention(found: Check) -> str:
+def _attention(found: Check, layers: int) -> str:
+    """How much faster attention became where Quest serves it, and what share of the step it had there."""
     if found.attention_speedup is None:
         return "; no layer is served by Quest"
-    return f"; attention alone {found.attention_speedup:.2f}x, {found.served_share:.0%} of the dense step"
+    where = "the layer" if layers == 1 else f"the {layers} layers"
+    return (
+        f"; attention of {where} with Quest {found.attention_speedup:.2f}x, {found.served_share:.0%} of the "
+        "dense step"
+    )
 
 
 def check_sentence(found: Check) -> str:
@@ -94,29 +101,38 @@ def clock_sentence(pair: Pair) -> str:
         said.append(f"the SM clock was {one.sm_mhz} MHz in the dense step and {other.sm_mhz} MHz in Quest's")
     if one.memory_mhz and other.memory_mhz and one.memory_mhz != other.memory_mhz:
         said.append(f"the memory clock {one.memory_mhz} MHz and {other.memory_mhz} MHz")
-    reasons = set(one.reasons) ^ set(other.reasons)
-    if reasons:
-        said.append(f"one of them was held down by: {', '.join(sorted(reasons))}")
+    for name, mine, others in (
+        ("dense", one.reasons, other.reasons),
+        ("Quest", other.reasons, one.reasons),
+    ):
+        if alone := sorted(set(mine) - set(others)):
+            said.append(f"the {name} step alone was held down by: {', '.join(alone)}")
     return f"{title(pair.point)}: {'; '.join(said)}." if said else ""
 
 
 def check_summary(pairs: Sequence[Pair]) -> str:
-    """How far equation (13) is from all measured steps, in one sentence; '' where none was checked."""
-    checked = [(pair, pair.check) for pair in pairs if pair.check]
+    """How far equation (13) is from all measured steps, in one sentence; '' where none was checked.
+
+    Pairs with doubts hold nothing against it; it is said how many they are.
+    """
+    checked = [(pair, pair.check) for pair in pairs if pair.check and not pair.doubts]
     if not checked:
         return ""
+    doubted = sum(bool(pair.doubts) for pair in pairs)
     close = sum(abs(found.residual) <= RESIDUAL for _, found in checked)
     worst, found = max(checked, key=lambda one: abs(one[1].residual))
     return (
         f"Eq. (13) predicts {close} of {len(checked)} measured Quest steps within {RESIDUAL:.0%}; furthest "
-        f"is {title(worst.point)}, by {found.residual:+.1%}."
+        f"is {title(worst.point)}, by {found.residual:+.1%}"
+        + f"; {count(doubted, 'undecided pair')} left out" * bool(doubted)
+        + "."
     )
 
 
 def is_told(pair: Pair) -> bool:
-    """Whether the check of a pair says more than that it holds."""
+    """Whether the check of a pair says more than that it holds; of doubted steps it says nothing."""
     found = pair.check
-    return found is not None and (abs(found.residual) > RESIDUAL or bool(_doubt(found)))
+    return found is not None and not pair.doubts and (abs(found.residual) > RESIDUAL or bool(_doubt(found)))
 
 
 def notes(pairs: Sequence[Pair]) -> Iterator[str]:

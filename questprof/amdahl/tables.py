@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from questprof.amdahl.breakdown import QUEST_PARTS, UNEXPLAINED, Breakdown, Part
 from questprof.amdahl.check import CAUSES, Check
 from questprof.amdahl.finding import Amdahl
-from questprof.amdahl.pairs import step_title, title
+from questprof.amdahl.pairs import Pair, step_title, title
 from questprof.amdahl.sentences import causes
 from questprof.amdahl.whatif import MEASURED, WhatIf
 from questprof.decode.records import PARTS
@@ -75,7 +75,7 @@ def speedups(found: Amdahl) -> Table:
             pair.dense.point.decode.dense_backend if pair.dense.point.decode else NONE,
             _ms(pair.quest.us),
             _ms(pair.quest.step.p95),
-            f"{pair.speedup:.2f}x" + " ?" * bool(pair.doubts),
+            f"{pair.speedup:.2f}x" + _mark(pair),
             f"{pair.interval[0]:.2f}–{pair.interval[1]:.2f}",
             _ms(pair.dense.launch_overhead_us),
             _ms(pair.quest.launch_overhead_us),
@@ -84,13 +84,17 @@ def speedups(found: Amdahl) -> Table:
         )
         for pair in found.pairs
     ]
-    doubted = any(pair.doubts for pair in found.pairs)
-    return Table(
-        "whole steps",
-        "measured: clock; launches: launched one by one less as used" + "; ?: not for a verdict" * doubted,
-        heads,
-        tuple(rows),
-    )
+    source = "measured: clock; launches: launched one by one less as used"
+    return Table("whole steps", source + _legend(found.pairs), heads, tuple(rows))
+
+
+def _mark(pair: Pair) -> str:
+    """What follows a figure that compares steps in doubt."""
+    return " ?" * bool(pair.doubts)
+
+
+def _legend(pairs: Iterable[Pair]) -> str:
+    return "; ?: not for a verdict" * any(pair.doubts for pair in pairs)
 
 
 def _ms(us: float | None) -> str:
@@ -118,22 +122,25 @@ def checks(found: Amdahl) -> Table:
             more = (
                 (_times(alone.attention_speedup), _times(alone.predicted_speedup)) if alone else (NONE, NONE)
             )
-            rows.append((title(pair.point), *_check_cells(pair.check), *(more if found.isolated else ())))
+            rows.append(
+                (title(pair.point), *_check_cells(pair.check, _mark(pair)), *(more if found.isolated else ()))
+            )
     source = "modelled from measured parts; measured" + "; s alone: measured by sweep" * bool(found.isolated)
+    source += _legend(pair for pair in found.pairs if pair.check)
     return Table("Amdahl's law, eq. (13), beside the measurement", source, heads, tuple(rows))
 
 
-def _check_cells(check: Check) -> tuple[str, ...]:
+def _check_cells(check: Check, mark: str) -> tuple[str, ...]:
     return (
         f"{check.attention_share:.1%}",
         f"{check.served_share:.1%}",
         _times(check.attention_speedup),
         _times(check.with_append),
-        _times(check.predicted_speedup),
-        _times(check.speedup),
-        _times(check.most_speedup),
-        f"{check.residual_us:+.1f}",
-        f"{check.residual:+.1%}",
+        _times(check.predicted_speedup) + mark,
+        _times(check.speedup) + mark,
+        _times(check.most_speedup) + mark,
+        f"{check.residual_us:+.1f}" + mark,
+        f"{check.residual:+.1%}" + mark,
     )
 
 
@@ -143,19 +150,20 @@ def _times(value: float | None) -> str:
 
 def residuals(found: Amdahl) -> Table:
     """The residual of each pair by cause; a row's causes add up to it."""
-    checked = [(title(pair.point), pair.check) for pair in found.pairs if pair.check]
+    checked = [(pair, pair.check) for pair in found.pairs if pair.check]
     sums = [dict(causes(check)) for _, check in checked]
     names = [cause for cause in CAUSES if any(cause in one for one in sums)]
     rows = tuple(
         (
-            name,
+            title(pair.point),
             *(f"{one[cause]:+.1f}" if cause in one else NONE for cause in names),
-            f"{check.residual_us:+.1f}",
+            f"{check.residual_us:+.1f}" + _mark(pair),
         )
-        for (name, check), one in zip(checked, sums, strict=True)
+        for (pair, check), one in zip(checked, sums, strict=True)
     )
     heads = ("step", *names, "residual")
-    return Table("measured less predicted Quest step, us, by cause", "measured", heads, rows)
+    source = "measured" + _legend(pair for pair, _ in checked)
+    return Table("measured less predicted Quest step, us, by cause", source, heads, rows)
 
 
 def what_if(found: Amdahl) -> Table:
@@ -165,16 +173,22 @@ def what_if(found: Amdahl) -> Table:
     for pair, answers in found.what_ifs:
         by_what = {answer.what: answer for answer in answers}
         rows.append(
-            (title(pair.point), _times(pair.speedup), *(_answer(by_what.get(what)) for what in whats))
+            (
+                title(pair.point),
+                _times(pair.speedup) + _mark(pair),
+                *(_answer(by_what.get(what)) for what in whats),
+            )
         )
     source = "speed-ups; modelled: measured parts (4 bits: bytes of the weights); *: measured"
+    if any(answer.doubtful for _, answers in found.what_ifs for answer in answers):
+        source += "; ?: not for a verdict"
     return Table("what if", source, ("step", "as it is", *whats), tuple(rows))
 
 
 def _answer(answer: WhatIf | None) -> str:
     if answer is None:
         return NONE
-    return _times(answer.speedup) + ("*" if answer.source == MEASURED else "")
+    return _times(answer.speedup) + "*" * (answer.source == MEASURED) + " ?" * answer.doubtful
 
 
 def batches(found: Amdahl) -> Table:
@@ -233,12 +247,14 @@ def paper(found: Amdahl) -> Table:
             f"{cell.paper_ms:.1f}",
             _times(cell.paper_speedup),
             NONE if cell.ms is None else f"{cell.ms:.3g}",
-            _times(cell.speedup),
+            _times(cell.speedup) + " ?" * cell.doubtful,
         )
         for cell in found.paper.cells
     )
     name = f"beside the paper's own table ({found.paper.device}, {found.paper.unit})"
-    return Table(name, f"the paper's: {found.paper.source}; here: measured: clock", heads, rows)
+    source = f"the paper's: {found.paper.source}; here: measured: clock"
+    source += "; ?: not for a verdict" * any(cell.doubtful for cell in found.paper.cells)
+    return Table(name, source, heads, rows)
 
 
 def overlaps(found: Amdahl) -> Table:

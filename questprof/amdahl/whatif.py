@@ -6,6 +6,7 @@ is, and weights are read as fast as they were. A row that was measured as well i
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,6 +37,8 @@ class WhatIf:
     quest_us: float | None
     speedup: float | None
     source: str
+    doubtful: bool = False
+    """Whether the steps that it is of give no verdict."""
 
 
 def what_ifs(pair: Pair, pairs: Sequence[Pair]) -> tuple[WhatIf, ...]:
@@ -46,8 +49,7 @@ def what_ifs(pair: Pair, pairs: Sequence[Pair]) -> tuple[WhatIf, ...]:
     if pair.check is None:
         return ()
     return (
-        *_free(pair),
-        *_select(pair),
+        *(_of(pair, one) for one in (*_free(pair), *_select(pair))),
         *_dense_layers(pair, pairs),
         *_four_bits(pair, pairs),
         *_tables(pair, pairs),
@@ -56,6 +58,15 @@ def what_ifs(pair: Pair, pairs: Sequence[Pair]) -> tuple[WhatIf, ...]:
 
 def _answer(what: str, dense_us: float, quest_us: float, source: str) -> WhatIf:
     return WhatIf(what, dense_us, quest_us, dense_us / quest_us if quest_us > 0 else None, source)
+
+
+def _measured(what: str, twin: Pair) -> WhatIf:
+    return _of(twin, _answer(what, twin.dense.us, twin.quest.us, MEASURED))
+
+
+def _of(pair: Pair, answer: WhatIf) -> WhatIf:
+    """An answer that is of the steps of `pair`."""
+    return dataclasses.replace(answer, doubtful=bool(pair.doubts))
 
 
 def _free(pair: Pair) -> Iterator[WhatIf]:
@@ -92,9 +103,9 @@ def _dense_layers(pair: Pair, pairs: Sequence[Pair]) -> Iterator[WhatIf]:
     for count in dict.fromkeys((0, 2, layers)):
         what = f"{count} dense layers" if count < layers else "all layers dense"
         if count in twins:
-            yield _answer(what, twins[count].dense.us, twins[count].quest.us, MEASURED)
+            yield _measured(what, twins[count])
         else:
-            yield _answer(what, pair.dense.us, with_dense_layers(pair, count), MODELLED)
+            yield _of(pair, _answer(what, pair.dense.us, with_dense_layers(pair, count), MODELLED))
 
 
 def _id_without(pair: Pair, setup: dict[str, Any], **point: Any) -> str:
@@ -125,13 +136,14 @@ def _four_bits(pair: Pair, pairs: Sequence[Pair]) -> Iterator[WhatIf]:
     wanted = _without_weights(pair)
     twin = next((one for one in pairs if _is_int4(one) and _without_weights(one) == wanted), None)
     if twin:
-        yield _answer("4-bit weights", twin.dense.us, twin.quest.us, MEASURED)
+        yield _measured("4-bit weights", twin)
         return
     saved = [
         one.sum_of(LAYER_PARTS) * (1 - four_bit_ratio(setup.weight_format))
         for one in (pair.dense, pair.quest)
     ]
-    yield _answer("4-bit weights", pair.dense.us - saved[0], pair.quest.us - saved[1], BY_BYTES)
+    dense_us, quest_us = pair.dense.us - saved[0], pair.quest.us - saved[1]
+    yield _of(pair, _answer("4-bit weights", dense_us, quest_us, BY_BYTES))
 
 
 def _is_int4(pair: Pair) -> bool:
@@ -158,4 +170,4 @@ def _tables(pair: Pair, pairs: Sequence[Pair]) -> Iterator[WhatIf]:
     for one in pairs:
         tabled = one.point.decode is not None and bool(one.point.decode.layer_budgets)
         if tabled and one is not pair and _id_without(one, plain, **free) == own:
-            yield _answer(budget_text(one.point), one.dense.us, one.quest.us, MEASURED)
+            yield _measured(budget_text(one.point), one)

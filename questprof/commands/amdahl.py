@@ -27,8 +27,10 @@ def parse_share(text: str) -> float:
     except ValueError:
         raise QuestprofError(f"--share {text!r}", "it is no number", "Write 0.6 or 60%.") from None
     if not 0 <= share <= 1:
-        meant = f"{number}%" if 1 < share <= 100 and not number.endswith("%") else "0.6 or 60%"
-        raise QuestprofError(f"--share {text!r}", "it is no share from 0 to 1", f"Write {meant}.")
+        fix = "A share lies between 0 and 1, or 0% and 100%: write 0.6 or 60%."
+        if 2 <= share <= 100 and not number.endswith("%"):  # 1.2 may be 120% as well as 1.2%
+            fix = f"Write {number}%."
+        raise QuestprofError(f"--share {text!r}", "it is no share from 0 to 1", fix)
     return share
 
 
@@ -164,6 +166,7 @@ def amdahl(
     _show(measured, {"profile": outputs.profile, "page": outputs.page}, at, json)
 
 
+MEASURE = "Measure one: questprof amdahl -o steps.jsonl."
 BY_HAND = frozenset({"share", "attention_speedup", "json"})
 """Parameters that eq. (13) by hand takes."""
 READING = frozenset({"profiles", "output", "html", "predict", "force", "json"})
@@ -215,12 +218,14 @@ def _measure(blocks: Any, request: Request, outputs: Any, json: bool) -> Profile
     try:
         return run_amdahl(blocks, request, outputs, plain_console(stderr=json))
     except KeyboardInterrupt:
-        print(
-            f"interrupted; what was measured is in {outputs.profile}: repeat the command with "
-            f"-o {outputs.profile} --resume",
-            file=sys.stderr,
-        )
+        print(_interrupted(outputs.profile), file=sys.stderr)
         raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+def _interrupted(path: Path) -> str:
+    if not path.exists():
+        return "interrupted before anything was measured"
+    return f"interrupted; what was measured is in {path}: repeat the command with -o {path} --resume"
 
 
 def _from_profiles(
@@ -230,6 +235,11 @@ def _from_profiles(
     from questprof.amdahl.display import say
     from questprof.terminal import plain_console
 
+    for path in paths:
+        if not path.exists():
+            raise QuestprofError(
+                f"cannot read {path}", "No such file", f"Name a profile of amdahl. {MEASURE}"
+            )
     read = read_as_one(paths, output, "hold a step twice, so that they do not compare")
     for warning in read.warnings:
         say(plain_console(stderr=True), f"warning: {warning}")
@@ -253,7 +263,7 @@ def _show(profile: Profile, paths: dict[str, Path | None], at: tuple[int, ...], 
         raise QuestprofError(
             "no decode step in this profile",
             "it holds no record of kind amdahl",
-            "Measure one: questprof amdahl -o steps.jsonl.",
+            MEASURE,
         )
     records = [record for record in profile.records if record.kind == "amdahl"]
     warnings = [*found.alarms, *found.unpredicted, *problems(records), *conditions(profile)]

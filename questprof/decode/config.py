@@ -5,7 +5,6 @@ Pure: imports no torch. What the step cannot run is refused here, before anythin
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -15,6 +14,7 @@ from typing import Any, Literal
 from questprof.decode.hf_config import from_hf
 from questprof.decode.rope import RopeScaling
 from questprof.errors import QuestprofError
+from questprof.grid import read_config
 from questprof.model import Shape
 from questprof.structs import ByValue
 from questprof.units import dtype_bytes
@@ -93,14 +93,10 @@ def load_config(name_or_path: str) -> ModelConfig:
             "it is neither a preset nor a config.json",
             f"Choose one of {', '.join(presets())}, or give the path of a config.json.",
         )
-    try:
-        table = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise QuestprofError(
-            str(path), f"it cannot be read: {error}", "Give a Hugging Face config.json."
-        ) from None
+    fix = "Give a Hugging Face config.json."
+    table = read_config(path, fix)
     if not isinstance(table, dict):
-        raise QuestprofError(str(path), "it holds no JSON object", "Give a Hugging Face config.json.")
+        raise QuestprofError(str(path), "it holds no JSON object", fix)
     name = path.parent.name if path.name == "config.json" and path.parent.name else path.stem
     return validate(ModelConfig(name=name, **from_hf(table, str(path))))
 

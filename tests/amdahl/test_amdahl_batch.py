@@ -1,4 +1,4 @@
-"""batch.py and paper.py: rates, attended tokens, crossings and the paper's table by hand."""
+"""batch.py, paying.py and paper.py: rates, attended tokens, crossings and the paper's table by hand."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import pytest
 from amdahl_steps import DENSE, QUEST, SHAPE, dense, pair_profile, quest, record
 from msgspec.structs import replace
 
-from questprof.amdahl.batch import attended_tokens, paying, paying_sentences, paying_text, served
+from questprof.amdahl.batch import attended_tokens, served
 from questprof.amdahl.breakdown import breakdown
+from questprof.amdahl.finding import amdahl
 from questprof.amdahl.pairs import steps_of
 from questprof.amdahl.paper import beside_paper
+from questprof.amdahl.paying import paying, paying_sentences, paying_text
+from questprof.amdahl.tables import paper
 from questprof.model import Record, StageTiming
 
 
@@ -99,10 +102,95 @@ def test_a_pair_with_doubts_is_no_point_of_the_curve() -> None:
 
 
 def test_an_interval_that_holds_1_is_said() -> None:
-    """At 4k both steps take 1000 us, give or take a thousandth."""
+    """At 4k both steps take 1000 us, give or take a thousandth: nothing shorter was measured or is told."""
     (text,) = texts(*lengths(4096, 1000, 1000), *lengths(16384, 2000, 1000))
-    assert "undecided at 4k, where the 95 % interval holds 1" in text
+    said = "undecided at 4k, where the 95 % interval holds 1; Quest pays at 16k; 2.00x at 16k."
+    assert text.endswith(f": {said}")
     assert "undecided" not in texts(*lengths(4096, 900, 1000), *lengths(16384, 2000, 1000))[0]
+
+
+@pytest.mark.parametrize(
+    ("speedups", "said"),
+    [
+        ((1, 2, 3, 4), "undecided at 1k, where the 95 % interval holds 1; Quest pays from 2k on; 4.00x"),
+        (
+            (0.5, 0.5, 1, 2),
+            "Quest does not pay from 1k to 2k; undecided at 4k, where the 95 % interval holds 1; pays at 8k; "
+            "2.00x",
+        ),
+        ((2, 2, 1, 1), "Quest pays from 1k to 2k; undecided from 4k on, where the 95 % interval holds 1"),
+        ((1, 1, 1, 1), "undecided from 1k on, where the 95 % interval holds 1; 1.00x"),
+        ((1, 0.5, 2, 0.5), "holds 1; Quest does not pay at 2k; pays at 4k; does not pay at 8k; 0.50x"),
+    ],
+)
+def test_around_an_undecided_length_only_what_was_measured_is_told(
+    speedups: tuple[float, ...], said: str
+) -> None:
+    records = (one for n, s in enumerate(speedups) for one in lengths(1024 << n, 1000, 1000 / s))
+    (text,) = texts(*records)
+    assert said in text
+    assert "below it" not in text
+
+
+def test_below_the_last_of_several_crossings_nothing_is_told() -> None:
+    """0.5x, 2x, 0.5x, 2x: below the last crossing Quest pays at 2k."""
+    records = (one for n, s in enumerate((0.5, 2, 0.5, 2)) for one in lengths(1024 << n, 1000, 1000 / s))
+    (text,) = texts(*records)
+    assert "on (the speed-up crosses 1 more than once; this is the last time)" in text
+
+
+def ragged(longest: int, batch: int, speedup: float) -> tuple[Record, Record]:
+    """Requests from 1 / batch of the longest up to it."""
+    seq_lens = tuple(longest * (batch - number) // batch for number in range(batch))
+    point = {"seq_len": longest, "batch_size": batch, "seq_lens": seq_lens}
+    return dense(point=point), quest(scaled(QUEST, 1000 / speedup), point=point)
+
+
+def test_ragged_batches_have_a_sentence_of_their_own() -> None:
+    """Equal requests pay in every batch; ragged ones of up to 32k do in batches 2 and 4, and not in 8."""
+    equal = (*batched(2, 1000, 800), *batched(8, 1000, 500))
+    uneven = (*ragged(32768, 2, 1.25), *ragged(32768, 4, 1.6), *ragged(32768, 8, 0.8))
+    found = paying(steps_of(pair_profile(*equal, *uneven)).pairs)
+    first, second = paying_sentences(found)
+    assert first.endswith(
+        "32k, budget 2048, 1 dense layer, equal requests: Quest pays at every batch measured, batch 2 to "
+        "batch 8; 2.00x at batch 8."
+    )
+    assert second == (
+        "toy, fp16 weights, ragged up to 32k, budget 2048, 1 dense layer: Quest pays from batch 2 to batch "
+        "4; does not pay at batch 8; 0.80x at batch 8."
+    )
+    assert [one.requests for one in found] == ["equal", "ragged"]
+
+
+def test_ragged_batches_by_length_and_lengths_of_no_pattern() -> None:
+    """A batch of other lengths lies on no axis, though its longest request is as long."""
+    point = {"seq_len": 16384, "batch_size": 4, "seq_lens": (16384, 1, 1, 1)}
+    odd = (dense(point=point), quest(scaled(QUEST, 9000), point=point))
+    (text,) = texts(*ragged(16384, 4, 1.25), *odd, *ragged(32768, 4, 2))
+    assert "1 dense layer, batch 4, ragged requests: Quest pays at every length measured, 16k to 32k" in text
+
+
+def test_one_request_is_not_called_equal() -> None:
+    assert "requests" not in texts(*lengths(4096, 2, 1), *lengths(16384, 2, 1))[0]
+    point = {"batch_size": 2}
+    records = [
+        one
+        for size in (4096, 16384)
+        for more in ({}, point)
+        for one in (dense(point={"seq_len": size} | more), quest(point={"seq_len": size} | more))
+    ]
+    together = paying_sentences(paying(steps_of(pair_profile(*records)).pairs))
+    assert "in 2 settings of equal requests: 1.60x to 1.60x." in together[0]
+
+
+def test_the_papers_table_marks_what_is_in_doubt() -> None:
+    llama = {"setup": {"model": "llama-2-7b", "dense_layers": 2}}
+    found = amdahl(pair_profile(dense(**llama), quest(us=1250.0, **llama)))
+    assert found is not None
+    shown = {row[1:3]: row[-1] for row in paper(found).rows}
+    assert shown["32k", "2048"] == "0.80x ?"
+    assert "?: not for a verdict" in paper(found).source
 
 
 def test_settings_with_one_answer_share_a_sentence() -> None:

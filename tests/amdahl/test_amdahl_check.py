@@ -16,7 +16,7 @@ from questprof.amdahl.doubts import sampling_share
 from questprof.amdahl.finding import amdahl
 from questprof.amdahl.pairs import Pair, steps_of
 from questprof.amdahl.sentences import causes, check_sentence, check_summary, clock_sentence, is_told, verdict
-from questprof.amdahl.tables import overlaps
+from questprof.amdahl.tables import checks, overlaps, residuals, speedups, what_if
 from questprof.decode.records import PartTime
 from questprof.model import Ceiling, Clocks, Record, StageTiming
 from questprof.model import Check as KernelCheck
@@ -283,6 +283,58 @@ def test_clocks_that_differ_are_named() -> None:
     )
 
 
+def test_the_step_that_was_held_down_is_named() -> None:
+    """A reason of both is none of a difference."""
+    held = Clocks(reasons=("hot", "software power cap"))
+    text = clock_sentence(the_pair(dense(clocks=held), quest(clocks=Clocks(reasons=("hot",)))))
+    assert text.endswith(": the dense step alone was held down by: software power cap.")
+    text = clock_sentence(the_pair(dense(clocks=Clocks(reasons=("board",))), quest(clocks=held)))
+    assert (
+        "the dense step alone was held down by: board; the Quest step alone was held down by: hot, " in text
+    )
+
+
+def test_the_share_is_of_the_layers_that_quest_serves() -> None:
+    """Three of four layers: 450 of 1000 us, though all attention is 600."""
+    assert "attention of the 3 layers with Quest 6.00x, 45% of the dense step" in verdict(the_pair())
+    one = the_pair(dense(), quest(setup={"dense_layers": 3}))
+    assert "attention of the layer with Quest 2.00x, 15% of the dense step" in verdict(one)
+
+
+def test_pairs_in_doubt_are_marked_in_every_table_that_compares() -> None:
+    """At 16k the Quest step takes 1250 us with parts of 625; its residual is no evidence against eq. (13)."""
+    point = {"point": {"seq_len": 16384}}
+    found = amdahl(pair_profile(dense(), quest(), dense(**point), quest(us=1250.0, **point)))
+    assert found is not None
+    assert check_summary(found.pairs) == (
+        "Eq. (13) predicts 1 of 1 measured Quest steps within 5%; furthest is toy, fp16 weights, 32k, budget "
+        "2048, 1 dense layer, by +0.0%; 1 undecided pair left out."
+    )
+    assert not any(is_told(pair) for pair in found.pairs)
+    for make in (speedups, checks, residuals, what_if):
+        table = make(found)
+        sound, doubted = table.rows
+        assert "?" not in "".join(sound), table.title
+        assert " ?" in "".join(doubted), table.title
+        assert table.source.endswith("?: not for a verdict")
+    assert all(cell.endswith(" ?") for cell in what_if(found).rows[1][1:])
+    (doubted,) = (pair for pair in found.pairs if pair.doubts)
+    assert check_summary((doubted,)) == ""
+    clean = amdahl(pair_profile())
+    assert clean is not None
+    assert not any("?" in make(clean).source for make in (speedups, checks, residuals, what_if))
+
+
+def test_an_answer_that_was_measured_is_marked_by_its_own_steps() -> None:
+    """The step without dense layers is in doubt, the one asked about is not."""
+    found = amdahl(pair_profile(dense(), quest(), quest(us=1250.0, setup={"dense_layers": 0})))
+    assert found is not None
+    table = what_if(found)
+    column = table.heads.index("0 dense layers")
+    assert table.rows[0][column] == "0.80x* ?"
+    assert table.rows[0][column - 1].endswith("x")
+
+
 def test_overlap_is_stated_from_the_trace() -> None:
     """3 of 4 score launches overlap, 12.5 us of 625."""
     traced = quest(result={"overlap_us": 12.5, "overlapped": {"score": 3}})
@@ -306,9 +358,9 @@ def test_overlap_is_stated_from_the_trace() -> None:
 
 
 def test_the_checks_in_one_sentence() -> None:
-    """Exact at 32k; at 16k 62.5 of 687.5 us are more than predicted, 9.1 %."""
+    """Exact at 32k; at 16k 62.5 of 687.5 us, all in one part, are more than predicted, 9.1 %."""
     point = {"point": {"seq_len": 16384}}
-    records = (dense(), quest(), dense(**point), quest(us=687.5, **point))
+    records = (dense(), quest(), dense(**point), quest(QUEST | {"ffn": 262.5}, **point))
     pairs = steps_of(pair_profile(*records)).pairs
     assert [is_told(pair) for pair in pairs] == [False, True]
     assert check_summary(pairs).startswith(

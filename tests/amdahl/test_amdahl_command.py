@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ import typer
 from amdahl_steps import dense, pair_profile, quest
 
 from questprof.commands.amdahl import amdahl
+from questprof.commands.decide import measure
 from questprof.commands.ending import exit_status
+from questprof.decide.outputs import Paths
 from questprof.errors import Exit, QuestprofError
 from questprof.model import Profile
 from questprof.store import read_profile, seal
@@ -147,7 +150,7 @@ def test_an_alarm_is_a_warning(kept: Path, capsys: pytest.CaptureFixture[str]) -
     ("arguments", "said"),
     [
         ({"profiles": [Path("p.jsonl")], "output": Path("other.jsonl")}, "nothing is measured"),
-        ({"profiles": [Path("absent.jsonl")]}, "cannot read"),
+        ({"profiles": [Path("absent.jsonl")]}, "cannot read absent.jsonl: No such file"),
         ({"profiles": [Path("p.jsonl"), Path("p.jsonl")]}, "do not compare"),
         ({"profiles": [Path("empty.jsonl")]}, "no record of kind amdahl"),
         ({"device": "cpu", "shape": ["nothing"]}, "neither a preset nor a config.json"),
@@ -161,6 +164,40 @@ def test_what_cannot_be_is_refused(kept: Path, arguments: dict[str, Any], said: 
     with pytest.raises(QuestprofError, match=said) as error:
         amdahl(**arguments)
     assert error.value.status == Exit.USAGE
+
+
+def test_a_missing_profile_is_one_of_amdahl(kept: Path) -> None:
+    with pytest.raises(QuestprofError) as error:
+        amdahl([Path("absent.jsonl")])
+    assert error.value.fix == "Name a profile of amdahl. Measure one: questprof amdahl -o steps.jsonl."
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_interrupt_names_a_profile_that_there_is(
+    kept: Path, begun: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything was measured there is none to go on with; so of `amdahl` and of `decide`."""
+
+    paths = Paths(Path("d.html"), force=False, resume=False)
+
+    def stopped(*_: object) -> None:
+        if begun:
+            Path("new.jsonl").touch()
+            paths.profile("sweep").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("questprof.amdahl.run.run_amdahl", stopped)
+    monkeypatch.setattr("questprof.decide.run.run", stopped)
+    for interrupted in (
+        lambda: amdahl(device="cpu", lengths="256", budgets="128", output=Path("new.jsonl"), force=True),
+        lambda: measure(SimpleNamespace(paths=paths)),
+    ):
+        with pytest.raises(typer.Exit) as left:
+            interrupted()
+        assert left.value.exit_code == Exit.INTERRUPTED
+        said = capsys.readouterr().err
+        assert ("--resume" in said) == begun
+        assert ("interrupted before anything was measured" in said) != begun
 
 
 def test_a_length_that_cannot_be_predicted_is_said(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,7 +234,8 @@ def test_options_that_would_do_nothing_are_refused(kept: Path, arguments: str, n
         ("--share 60% --attention-speedup 7.03X", Exit.OK, "0.4 + 0.6 / 7.03 = 0.4853"),
         ("--share most", Exit.USAGE, "Write 0.6 or 60%."),
         ("--share 60", Exit.USAGE, "it is no share from 0 to 1\n  fix: Write 60%."),
-        ("--share 600%", Exit.USAGE, "Write 0.6 or 60%."),
+        ("--share 600%", Exit.USAGE, "A share lies between 0 and 1, or 0% and 100%: write 0.6 or 60%."),
+        ("--share 1.2", Exit.USAGE, "A share lies between 0 and 1, or 0% and 100%: write 0.6 or 60%."),
         ("--share 0.6 --attention-speedup twice", Exit.USAGE, "Write 7.03 or 7.03x."),
     ],
 )

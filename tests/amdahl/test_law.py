@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +85,36 @@ def test_figures_beyond_all_reading_are_told_in_powers_of_ten(speedup: float, sa
     lines = explain(hand_calculation(0.6, speedup))
     assert any(said in line for line in lines), lines
     assert max(map(len, lines)) < 200
+
+
+def test_a_share_of_nearly_all_is_shown_with_the_digits_it_needs() -> None:
+    """1e-5 + 0.99999e-5 = 1.99999e-5, and 1 / 1.99999e-5 = 50000.25."""
+    text = "\n".join(explain(hand_calculation(0.99999, 1e5)))
+    for piece in (
+        "Attention takes 99.999% of a dense step, everything else 0.001%.",
+        "1e-05 + 0.99999 / 100000 = 0.0000199999.",
+        "1 / 0.0000199999 = 50000.25x",
+        "1 / 1e-05 = 100000.00x",
+    ):
+        assert piece in text, piece
+
+
+@given(share=st.floats(1e-9, 1 - 1e-9), speedup=st.floats(1e-2, 1e6))
+def test_the_arithmetic_that_is_shown_is_right(share: float, speedup: float) -> None:
+    """The sum of the figures shown is the ratio shown, its inverse the speed-up shown, to the last digit."""
+    said = explain(hand_calculation(share, speedup))
+    taken, left = (float(one) for one in re.findall(r"([\d.]+)%", said[0]))
+    assert taken + left == pytest.approx(100, rel=1e-3)
+    assert taken > 0
+    assert left > 0
+    shown = re.fullmatch(r"Time ratio, eq. \(13\): (\S+) \+ (\S+) / (\S+) = (\S+)\.", said[2])
+    assert shown
+    rest, part, times, ratio = map(Decimal, shown.groups())
+    assert abs(rest + part / times - ratio) <= Decimal(1).scaleb(int(ratio.as_tuple().exponent))
+    inverse = re.fullmatch(r"Speed-up of the step: 1 / (\S+) = (\S+)x\.", said[3])
+    assert inverse
+    assert Decimal(inverse[1]) == ratio
+    assert abs(1 / ratio - Decimal(inverse[2])) <= Decimal("0.005000001")
 
 
 def test_a_share_of_nearly_all_has_a_bound_that_can_be_read() -> None:

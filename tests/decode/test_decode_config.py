@@ -124,13 +124,26 @@ def test_what_is_not_llama_like_is_refused_by_its_key(
 def test_files_that_are_no_configuration_are_refused(tmp_path: Path) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text("{")
-    with pytest.raises(QuestprofError, match="cannot be read"):
+    with pytest.raises(QuestprofError, match="cannot read"):
+        load_config(str(broken))
+    broken.write_text("[" * 100_000)
+    with pytest.raises(QuestprofError, match="cannot read .*maximum recursion depth"):
+        load_config(str(broken))
+    broken.write_bytes(b"\xff{}")
+    with pytest.raises(QuestprofError, match="cannot read"):
         load_config(str(broken))
     broken.write_text("[]")
     with pytest.raises(QuestprofError, match="no JSON object"):
         load_config(str(broken))
     with pytest.raises(QuestprofError, match="llama-2-7b"):
         load_config("llama-9")
+
+
+def test_a_byte_order_mark_may_stand_first(tmp_path: Path) -> None:
+    path = Path(written(tmp_path))
+    plain = load_config(str(path))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_config(str(path)) == plain
 
 
 def test_lengths_and_formats_that_cannot_be_are_refused(tmp_path: Path) -> None:

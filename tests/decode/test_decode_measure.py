@@ -13,14 +13,15 @@ from decode_models import SMALL, make_step, random_tokens, run_steps
 from msgspec.structs import replace
 
 from questprof import environment
+from questprof.amdahl.record import whole_budget_check
 from questprof.decode import session as sessions
 from questprof.decode.config import load_config
 from questprof.decode.measure import WARM_UP_STEPS, measure, steps_needed
-from questprof.decode.records import PARTS
+from questprof.decode.records import PARTS, DecodeSetup
 from questprof.decode.session import load_weights, needed_bytes, open_session
 from questprof.decode.weights import build_weights
 from questprof.errors import Exit, QuestprofError
-from questprof.model import Environment
+from questprof.model import Environment, Point
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +109,15 @@ def test_too_little_memory_is_told_before_anything_is_allocated(
     with pytest.raises(QuestprofError, match="a fp32 cache of 500 tokens") as refusal:
         open_session(weights, (500,), 2, machine)
     assert refusal.value.status == Exit.MACHINE
+
+
+def test_a_vocabulary_of_one_token_is_measured(machine: Environment) -> None:
+    """Its one token has id 0, and with a budget of the whole length both steps give it the same logit."""
+    weights = build_weights(replace(SMALL, vocab_size=1), "fp32", "cpu", 1)
+    session = open_session(weights, (70,), 2, machine)
+    point = Point(SMALL.attention_shape("fp32"), 70, device="cpu", decode=DecodeSetup("small", "fp32"))
+    assert whole_budget_check(session, point).holds
+    assert len(session.measure(session.step("quest", token_budget=32), 2).step_us) == 2
 
 
 def test_lengths_past_the_maximum_of_a_model_are_refused(machine: Environment) -> None:

@@ -78,7 +78,7 @@ def test_verdicts_open_the_page(parse) -> None:
     page = parse(render([pair_profile()], plotlyjs="directory"))
     ((_, verdict),) = page.all("div", class_="verdict")
     assert "1.60x end to end" in verdict
-    assert "attention alone 6.00x, 45% of the dense step" in verdict
+    assert "attention of the 3 layers with Quest 6.00x, 45% of the dense step" in verdict
 
 
 def test_profiles_without_steps_have_no_section(parse) -> None:
