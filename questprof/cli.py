@@ -6,6 +6,10 @@ import sys
 from contextlib import suppress
 from typing import Annotated, Any
 
+from questprof import early_interrupt
+
+# What follows takes its time.
+# isort: split
 import typer
 from typer.core import TyperGroup
 
@@ -28,6 +32,8 @@ from questprof.commands.roofline import roofline
 from questprof.commands.sweep import sweep
 from questprof.errors import Exit, QuestprofError
 from questprof.printable import printable
+
+early_interrupt.over()
 
 
 class _Commands(TyperGroup):
@@ -102,6 +108,8 @@ def main() -> None:
         except QuestprofError as error:
             _say(error)
             sys.exit(error.status)
+        except KeyboardInterrupt:  # before a command began
+            sys.exit(Exit.INTERRUPTED)
         finally:
             streams.flush()
     except streams.OutputLostError as lost:

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
+
+UPDATE: Final = "Update the checkout of questprof and install it again: git pull && pip install -e ."
+"""What brings a newer questprof: it is on no package index."""
+IN_CHECKOUT: Final = "in the checkout of questprof"
+
+
+def install(extra: str) -> str:
+    """The command that brings `extra` of pyproject.toml, to be typed IN_CHECKOUT."""
+    return f"pip install -e '.[{extra}]'"
 
 
 class Exit(IntEnum):

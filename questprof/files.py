@@ -11,7 +11,9 @@ from questprof.errors import Exit, QuestprofError
 
 
 def output_exists(path: Path) -> QuestprofError:
-    """The error for an output that would be overwritten."""
+    """The error for an output that would be overwritten; a folder never is."""
+    if path.is_dir():
+        return _irregular(path)
     return QuestprofError(
         f"{path} exists", "nothing is overwritten unasked", "Name another file, or add --force to replace it."
     )
@@ -29,8 +31,12 @@ def cannot_write(path: Path, error: OSError) -> QuestprofError:
 def check_regular(path: Path) -> None:
     """QuestprofError where `path` is something else than a file: a folder, a device, a pipe."""
     if path.exists() and not path.is_file():
-        what = "a folder" if path.is_dir() else "a device or a pipe"
-        raise QuestprofError(f"cannot write {path}", f"it is {what}", "Name a file, new or to be replaced.")
+        raise _irregular(path)
+
+
+def _irregular(path: Path) -> QuestprofError:
+    what = "a folder" if path.is_dir() else "a device or a pipe"
+    return QuestprofError(f"cannot write {path}", f"it is {what}", "Name a file, new or to be replaced.")
 
 
 def write_whole(path: Path, data: bytes) -> None:

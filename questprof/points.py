@@ -66,7 +66,12 @@ def setting(point: Point, *, queries: bool = True) -> str:
 
 def settings(points: Sequence[Point]) -> list[str]:
     """`setting` of each of `points`, unique: where several read the same, with what else tells them apart."""
-    found = [setting(point) for point in points]
+    return told_apart([setting(point) for point in points], points)
+
+
+def told_apart(names: Sequence[str], points: Sequence[Point]) -> list[str]:
+    """`names` of `points`, unique: where several read the same, with what else tells them apart."""
+    found = list(names)
     for text, times in Counter(found).items():
         if times > 1:
             places = [i for i, other in enumerate(found) if other == text]

@@ -112,13 +112,17 @@ def _name(point: Point) -> str:
 
 
 def _dense_key(record: Record, layout: str = "") -> tuple[str, bytes]:
-    """What dense records at the point have in common; `layout` replaces the point's own."""
-    point = record.point
+    """What dense records at the point have in common, of one environment."""
+    return record.env_id, dense_key(record.point, layout)
+
+
+def dense_key(point: Point, layout: str = "") -> bytes:
+    """What dense points at `point` have in common; `layout` replaces the point's own."""
     neutral = {"policy": "dense", "policy_params": {}, "token_budget": 0, "token_budgets": ()}
     neutral |= {"backend": "", "variant": "", "summary_layout": layout or point.summary_layout}
     neutral |= {"data": "independent" if point.data in NORMAL_DATA else point.data}
     shape = replace(point.shape, summary_dtype="")
-    return record.env_id, point_key(point, shape=shape, **neutral)
+    return point_key(point, shape=shape, **neutral)
 
 
 def verdict(record: Record) -> tuple[Status, str]:

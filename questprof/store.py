@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from questprof.collecting import uncollected
-from questprof.errors import Exit, QuestprofError
+from questprof.errors import UPDATE, Exit, QuestprofError
 from questprof.files import cannot_write, check_regular, output_exists
 from questprof.model import SCHEMA_VERSION, Environment, Header, Profile, Record, validate_shape
 from questprof.structs import Struct, canonical_json, hash_text
@@ -37,6 +37,10 @@ _decode_record = msgspec.json.Decoder(Record).decode
 
 class _Version(msgspec.Struct):
     schema_version: int
+
+
+class _SecondHeaderError(Exception):
+    """What a line is that begins another profile behind the first."""
 
 
 class _Written(msgspec.Struct):
@@ -165,9 +169,10 @@ def read_profile(path: Path, *, skip_corrupt: bool = False) -> Profile:
     """The profile at `path`.
 
     A torn last line is a warning. A corrupt line elsewhere raises QuestprofError naming its number, or is a
-    warning with `skip_corrupt`; a line with a sample that no clock reads is one. A newer schema and an
-    unreadable file raise too. Every record has the id that its point has now, whatever the file says, and
-    times whose results nobody checked are left out with a warning: what is read is the same for all commands.
+    warning with `skip_corrupt`; a line with a sample that no clock reads is one. A newer schema, a second
+    header and an unreadable file raise too. Every record has the id that its point has now, whatever the file
+    says, and times whose results nobody checked are left out with a warning: what is read is the same for all
+    commands.
     Line ends may be CRLF, and a byte-order mark of UTF-8 may stand first.
     """
     try:
@@ -176,6 +181,8 @@ def read_profile(path: Path, *, skip_corrupt: bool = False) -> Profile:
         raise QuestprofError(
             f"cannot read {path}", str(error.strerror or error), "Name a profile written by questprof sweep."
         ) from error
+    if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):  # its first bytes are UTF-16's mark too
+        raise not_a_profile(path, "it is text in UTF-32, and no copy")
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise not_a_profile(path, "it is text in UTF-16, as `>` of PowerShell writes it, and no copy")
     # What editors and checkouts add around a line is not what its crc32 seals.
@@ -199,6 +206,12 @@ def _sort_out(
     """The records of the lines, and what there is to say of the others."""
     records, warnings, unchecked = list[Record](), list[str](), 0
     for number, outcome in outcomes:
+        if isinstance(outcome, _SecondHeaderError):
+            raise QuestprofError(
+                f"{path}, line {number}",
+                "a second profile begins there: files were joined, and two runs are not one",
+                f"Part them: head -n {number - 1} and tail -n +{number} of it.",
+            )
         if isinstance(outcome, Record):
             records.append(without_unchecked(outcome))
             unchecked += records[-1] is not outcome
@@ -252,7 +265,7 @@ def _read_header(path: Path, line: bytes) -> Header:
         raise QuestprofError(
             f"{path} has schema version {version}",
             f"this questprof reads up to version {SCHEMA_VERSION}",
-            "Upgrade questprof: pip install --upgrade questprof.",
+            UPDATE,
         )
     try:
         return _decode_header(unseal(line))
@@ -266,7 +279,15 @@ def _read_records(lines: list[bytes]) -> Iterator[tuple[int, Record | Exception]
             body = unseal(line)
             yield number, _valid(_decode_record(body), body)
         except (QuestprofError, *_UNREADABLE) as error:
-            yield number, error
+            yield number, _SecondHeaderError() if _is_header(line) else error
+
+
+def _is_header(line: bytes) -> bool:
+    """Whether a profile begins with `line`, whole and of any version."""
+    try:
+        return msgspec.json.decode(unseal(line), type=_Version).schema_version > 0
+    except _UNREADABLE:
+        return False
 
 
 def _valid(record: Record, body: bytes) -> Record:

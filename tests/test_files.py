@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from questprof.errors import Exit, QuestprofError
-from questprof.files import cannot_write, check_appendable, check_writable, write_whole
+from questprof.files import cannot_write, check_appendable, check_writable, output_exists, write_whole
 from questprof.store import ProfileWriter
 
 
@@ -77,3 +77,12 @@ def test_want_of_room_is_the_machines_fault():
     full = cannot_write(Path("a"), OSError(errno.ENOSPC, "No space left on device"))
     assert (full.status, "Make room" in full.fix) == (Exit.MACHINE, True)
     assert cannot_write(Path("a"), OSError(errno.EACCES, "Permission denied")).status == Exit.USAGE
+
+
+def test_a_folder_in_the_place_of_an_output_is_not_to_be_forced(tmp_path):
+    """`--force` replaces files alone, so that it is no advice for a folder."""
+    (tmp_path / "file").write_text("")
+    assert "--force" in output_exists(tmp_path / "file").fix
+    refused = output_exists(tmp_path)
+    assert (refused.why, refused.status) == ("it is a folder", Exit.USAGE)
+    assert "--force" not in refused.fix

@@ -11,7 +11,7 @@ import pytest
 
 from questprof.commands.check_only import check_only
 from questprof.commands.init_kernel import write_kernel
-from questprof.errors import QuestprofError
+from questprof.errors import Exit, QuestprofError
 from questprof.kernelcheck.findings import Order, Setting, StageFinding
 from questprof.kernelcheck.run import check_stages
 
@@ -115,8 +115,9 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["kernel", "my-kernel.py", "no_folder/kernel.py"])
 def test_a_name_that_no_module_has_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(QuestprofError, match="cannot write"):
+    with pytest.raises(QuestprofError, match="cannot write") as caught:
         write_kernel(tmp_path / name)
+    assert caught.value.status == Exit.USAGE
 
 
 @pytest.mark.parametrize("name", ["torch.py", "numpy.py", "questprof.py", "json.py", "pytest.py"])

@@ -1,5 +1,6 @@
 """The package list is explicit, so a new folder must be added: this guards the list and the mapping."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -40,6 +41,28 @@ def test_data_files_are_shipped() -> None:
         assert lost == [], package
         idle = [pattern for pattern in wanted if not any(path.match(pattern) for path in data)]
         assert [(package, pattern) for pattern in idle] == [(package, p) for p in idle if p == "*.svg"]
+
+
+def test_no_advice_needs_a_package_index() -> None:
+    """questprof is on none: what installs it, or an extra of it, is its checkout."""
+    texts = [*(ROOT / "questprof").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    asks = re.compile(r"pip install (-\S+ )*['\"]?questprof\b")
+    assert asks.search("pip install --upgrade questprof")
+    assert asks.search("pip install 'questprof[gpu]'")
+    assert [path.name for path in texts if asks.search(path.read_text())] == []
+
+
+def test_every_extra_that_is_advised_is_there() -> None:
+    from questprof.errors import install
+
+    extras = CONFIG["project"]["optional-dependencies"]
+    called = re.compile(r"\binstall\(['\"](\w+)['\"]\)")
+    advised = {
+        name for path in (ROOT / "questprof").rglob("*.py") for name in called.findall(path.read_text())
+    }
+    assert advised == {"gpu", "baselines", "model"}
+    assert advised <= extras.keys()
+    assert install("gpu") == "pip install -e '.[gpu]'"
 
 
 def test_the_tree_stays_small() -> None:

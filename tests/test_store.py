@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from profiles import CPU
-from questprof.errors import Exit, QuestprofError
+from questprof.errors import UPDATE, Exit, QuestprofError
 from questprof.model import SCHEMA_VERSION, Ceiling, Check, Header, Point, Record, Shape, SingleSteps
 from questprof.store import (
     ProfileWriter,
@@ -143,6 +143,24 @@ def test_files_that_are_no_profile(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(QuestprofError, match="no questprof profile"):
         read_profile(path)
+
+
+def test_the_fix_for_a_newer_schema_works_without_a_package_index() -> None:
+    """questprof is on none: what brings a newer one is its checkout."""
+    assert "git pull && pip install -e ." in UPDATE
+    assert "--upgrade" not in UPDATE
+
+
+@pytest.mark.parametrize("skip_corrupt", [False, True])
+def test_a_second_profile_in_a_file_is_named(tmp_path: Path, skip_corrupt: bool) -> None:
+    """Header and 2 records are 3 lines, so that the second header is line 4."""
+    one, joined = tmp_path / "p.jsonl", tmp_path / "joined.jsonl"
+    _write(one, 2048, 4096)
+    joined.write_bytes(one.read_bytes() * 2)
+    with pytest.raises(QuestprofError, match="a second profile begins there") as caught:
+        read_profile(joined, skip_corrupt=skip_corrupt)
+    assert caught.value.what == f"{joined}, line 4"
+    assert "head -n 3 and tail -n +4" in caught.value.fix
 
 
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from questprof.backends import Backend
+from questprof.errors import IN_CHECKOUT, install
 from questprof.model import Point
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _found(device: str) -> tuple[str, str]:
         return str(import_module("flashinfer").__version__), ""
     except (ImportError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        return "", f"FlashInfer is not usable ({reason}): pip install 'questprof[baselines]'"
+        return "", f"FlashInfer is not usable ({reason}): {install('baselines')} {IN_CHECKOUT}"
 
 
 def _why_not(name: str, missing: str, point: Point) -> str | None:

@@ -110,7 +110,8 @@ def split(spec: str) -> tuple[str, str]:
     if not equals:
         name = re.sub(r"[^\w.-]", "-", user_module.module_name(source))
     if not re.fullmatch(r"[A-Za-z][\w.-]*", name):
-        raise QuestprofError(f"kernels {spec!r}", f"{name!r} is no name", FORM)
+        fix = FORM if equals else f"Give it a name that begins with a letter: mine={source}"
+        raise QuestprofError(f"kernels {spec!r}", f"{name!r} is no name", fix)
     user_module.split(source)
     return name, source
 

@@ -23,7 +23,7 @@ from questprof.capture.header import (
     fp32_bytes,
     least_header_bytes,
 )
-from questprof.errors import QuestprofError
+from questprof.errors import UPDATE, QuestprofError
 
 Array = npt.NDArray[np.float32]
 _MOST_HEADER_BYTES = 100_000_000
@@ -137,7 +137,7 @@ def _refuse_newer(path: Path, capture: bytes) -> None:
         raise QuestprofError(
             f"{path} has format version {version}",
             f"this questprof reads version {FORMAT_VERSION}",
-            "Upgrade questprof: pip install --upgrade questprof.",
+            UPDATE,
         )
 
 

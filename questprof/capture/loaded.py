@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from questprof.capture.checkpoint import Checkpoint
-from questprof.errors import Exit, QuestprofError
+from questprof.errors import IN_CHECKOUT, Exit, QuestprofError, install
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _require_extra(checkpoint: Checkpoint) -> None:
             raise QuestprofError(
                 "questprof capture needs a package that is not installed",
                 f"import {name}: {error}",
-                "pip install 'questprof[model]'",
+                f"Install it, {IN_CHECKOUT}: {install('model')}",
                 Exit.MACHINE,
             ) from error
 

@@ -53,12 +53,14 @@ def check_only(
 ) -> None:
     """Check every kernel set of `specs` ([NAME=]MODULE:OBJECT); exit status 1 unless all of them pass."""
     from questprof.backends import user
+    from questprof.grid import check_pages
     from questprof.kernelcheck.findings import Order
     from questprof.kernelcheck.process import Patience, check_kernel
 
     if not specs:
         fix = "Add --kernel my_kernel.py:decode; `questprof init-kernel my_kernel.py` writes one."
         raise QuestprofError("--check-only", "there is no kernel to check", fix)
+    check_pages([], page_sizes)
     chosen = settings(shapes, page_sizes, layouts, policies, device, seed)
     found: list[KernelFinding] = []
     for name, source in user.named(specs).items():

@@ -89,7 +89,7 @@ def ci(
             "ci", shape, traffic, batch, lengths, budget, page_size, dtype, weights, time, device, backends,
             kernel, samples, ncu, seed, output, resume=resume, force=force, json=json,
         )  # fmt: skip
-        sides = sides_of(one, base, new)
+        sides = sides_of(one, base, new, stored)
         stored = foretell(stored, baseline or [], one)
         found, made = deciding.measure(one)
         gates = gates_of(one, found, stored, sides, limit)
@@ -184,12 +184,19 @@ def _unlike(profile: Profile, one: Run) -> str:
     return "" if shared else "it holds none of the points that this run asks for"
 
 
-def sides_of(one: Run, base: str, new: str) -> tuple[str, str] | None:
+def sides_of(one: Run, base: str, new: str, stored: Sequence[Profile] = ()) -> tuple[str, str] | None:
     """The two stage sets that are compared inside the run; None without two of them.
 
-    QuestprofError where `base` or `new` names none of them, or one is named where there are no two.
+    QuestprofError where `base` or `new` names none of them, or one is named where there are no two: a base
+    alone as well, which nothing is compared with, unless it is with one of `stored`.
     """
     known = one.asked.kernels
+    if known == (BASE_NAME,) and not stored:
+        raise QuestprofError(
+            f"--kernel {BASE_NAME}=...",
+            "a base alone is compared with nothing",
+            f"Add --kernel {NEW_NAME}=..., or call it otherwise: its checks are the gate then.",
+        )
     if len(known) < 2:
         if (base, new) != (BASE_NAME, NEW_NAME):
             option = f"--base {base}" if base != BASE_NAME else f"--new {new}"
@@ -236,7 +243,7 @@ def write_summary(path: Path, found: Findings, made: Decision, gates: Sequence[G
 def report(found: Findings, made: Decision, gates: Sequence[Gate], one: Run, json: bool) -> Exit:
     """The verdict on stdout; the exit status that it means."""
     from questprof.decide.document import document
-    from questprof.decide.gate import VERDICTS, gate_document, status
+    from questprof.decide.gate import NO_COMPARISON, VERDICTS, gate_document, status
 
     if json:
         names = deciding.path_names(found, one.paths)
@@ -245,5 +252,7 @@ def report(found: Findings, made: Decision, gates: Sequence[Gate], one: Run, jso
         deciding.show(found, made, one.paths)
         for gate in gates:
             print(f"{gate.name}: {gate.text}")
+        if not gates:
+            print(NO_COMPARISON)
         print(f"gate: {VERDICTS[status(made, gates)]}")
     return status(made, gates)

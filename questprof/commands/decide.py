@@ -203,13 +203,20 @@ def measure(one: Run) -> tuple[Findings, Decision]:
     try:
         found = run(one)
     except KeyboardInterrupt:
-        print(
-            f"interrupted; what was measured lies beside {one.paths.page}: repeat the command with "
-            f"-o {one.paths.page} --resume",
-            file=sys.stderr,
-        )
+        print(_interrupted(one.paths), file=sys.stderr)
         raise typer.Exit(Exit.INTERRUPTED) from None
     return found, made(found)
+
+
+def _interrupted(paths: Paths) -> str:
+    from questprof.decide.outputs import PARTS
+
+    if not any(paths.profile(part).exists() for part in PARTS):
+        return "interrupted before anything was measured"
+    return (
+        f"interrupted; what was measured lies beside {paths.page}: repeat the command with "
+        f"-o {paths.page} --resume"
+    )
 
 
 def write_page(found: Findings, made: Decision, paths: Paths) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from questprof.commands import options
-from questprof.errors import Exit, QuestprofError
+from questprof.errors import QuestprofError
+from questprof.files import cannot_write
 
 TEMPLATE = Path(__file__).parents[1] / "backends" / "example.py"
 MARK = "  # type: ignore[no-untyped-def]"
@@ -55,7 +56,4 @@ def write_kernel(file: Path, *, force: bool = False) -> None:
     except FileExistsError as error:
         raise QuestprofError(f"cannot write {file}", "it is there", "Add --force to replace it.") from error
     except OSError as error:
-        why = error.strerror or str(error)
-        raise QuestprofError(
-            f"cannot write {file}", why, "Name a file in a folder of yours.", Exit.MACHINE
-        ) from error
+        raise cannot_write(file, error) from error

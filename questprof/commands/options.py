@@ -29,6 +29,26 @@ def refuse_typed(context: typer.Context | None, names: Collection[str], where: s
         raise QuestprofError(f"{', '.join(useless)} {where}", why, fix)
 
 
+def refuse_dtypes(dtype: str, summary_dtype: str) -> None:
+    """QuestprofError for a --dtype or --summary-dtype whose caches no kernel of the project fills."""
+    from questprof.units import KERNEL_DTYPES
+
+    for option, given in (("--dtype", dtype), ("--summary-dtype", summary_dtype or dtype)):
+        if given not in KERNEL_DTYPES:
+            why = f"the kernels take one of {', '.join(KERNEL_DTYPES)}"
+            raise QuestprofError(f"{option} {given}", why, f"Give {option} {_or(KERNEL_DTYPES)}.")
+    bounding = dict.fromkeys((dtype, "fp32"))
+    if summary_dtype and summary_dtype not in bounding:
+        why = f"a summary in {summary_dtype} cannot bound {dtype} keys exactly"
+        fix = f"Give --summary-dtype {_or(bounding)}, or leave it out."
+        raise QuestprofError(f"--summary-dtype {summary_dtype}", why, fix)
+
+
+def _or(names: Collection[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
 def shape_names(incomplete: str) -> list[str]:
     """The presets of shapes that begin so, for shells."""
     from questprof.model import shape_presets

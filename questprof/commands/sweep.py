@@ -121,6 +121,7 @@ def sweep(
     check_resuming(output, force=force, resume=resume, retry=retry, skip_corrupt=skip_corrupt)
     where = resolve_device(device)
     default = DEFAULTS[where]
+    options.refuse_dtypes(dtype or default.dtype, summary_dtype)
     shapes = tuple(
         resolve_shape(
             name,

@@ -30,6 +30,7 @@ VERDICTS: dict[Exit, Verdict] = {
     Exit.MACHINE: "cannot run",
     Exit.INCONCLUSIVE: "inconclusive",
 }
+NO_COMPARISON = "Nothing was compared: the checks of the run itself are the gate."
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def gate_markdown(made: Decision, gates: Sequence[Gate]) -> str:
     if why := reason(made, gates):
         lines += [escape(why), ""]
     if not gates:
-        lines += ["No comparison was asked for: the checks of the run itself are the gate.", ""]
+        lines += [NO_COMPARISON, ""]
     for gate in gates:
         lines += [markdown(gate.outcome) if gate.outcome else f"- {escape(f'{gate.name}: {gate.text}')}", ""]
     return "\n".join(lines)

@@ -7,6 +7,7 @@ from typing import Final
 
 from questprof.doctor.facts import Facts, NvmlFacts
 from questprof.doctor.findings import Finding
+from questprof.errors import IN_CHECKOUT, install
 from questprof.units import count, format_bytes
 
 LEAST_CAPABILITY: Final = (8, 0)
@@ -163,7 +164,7 @@ def nvrtc(facts: Facts) -> Finding | None:
         bindings = facts.versions.get("cuda-bindings", "of unknown version")
         return Finding("NVRTC", "ok", f"{facts.nvrtc} through cuda-bindings {bindings}: CUDA stages")
     why = f"{facts.nvrtc_error or 'not found'}: the slower Triton stages run instead of CUDA ones"
-    return Finding("NVRTC", "warning", why, "Install the extra.", "pip install 'questprof[gpu]'")
+    return Finding("NVRTC", "warning", why, f"Install the extra, {IN_CHECKOUT}.", install("gpu"))
 
 
 def ncu(facts: Facts) -> Finding | None:
@@ -206,7 +207,7 @@ def flashinfer(facts: Facts) -> Finding | None:
     if version:
         return Finding("FlashInfer", "ok", version)
     why = "not installed: Quest is compared with the other dense baselines alone"
-    return Finding("FlashInfer", "warning", why, "Install it.", "pip install 'questprof[baselines]'")
+    return Finding("FlashInfer", "warning", why, f"Install it, {IN_CHECKOUT}.", install("baselines"))
 
 
 CHECKS: Final[tuple[Callable[[Facts], Finding | None], ...]] = (

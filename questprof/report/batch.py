@@ -62,7 +62,7 @@ def _panel(uid: str, rows: Sequence[Row], lines: Lines) -> Panel:
         label = "Speed-up of attention against batch size, a curve for each length and budget."
         figures = [Figure(spec, label, f"Speed-up: {MEASURED}.")]
     points = [row.point for row in rows]
-    return Panel(uid, told, {"Setting": told}, figures, _table(ordered), lines.of_points(points))
+    return Panel(uid, told, {"Setting": told}, figures, _table(ordered), lines.of_rows(points))
 
 
 def _curves(rows: Sequence[Row]) -> list[Curve]:

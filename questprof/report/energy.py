@@ -68,9 +68,9 @@ def _panel(uid: str, pairs: Sequence[Pair], lines: Lines) -> Panel:
 
 def name_of(point: Point) -> str:
     """`dense, sdpa`, or `Quest, budget 2048`."""
-    if point.policy == "dense":
-        return f"dense, {kernels(point)}"
     layout = f", {point.summary_layout}" if point.summary_layout != "paired" else ""
+    if point.policy == "dense":
+        return f"dense, {kernels(point)}{layout}"
     return f"Quest, budget {point.token_budget}{layout}"
 
 

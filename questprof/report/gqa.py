@@ -57,7 +57,7 @@ def _panel(uid: str, rows: Sequence[Row], lines: Lines) -> Panel:
     shape = rows[0].point.shape
     title = f"{told}, {shape.group_size} query heads a KV head"
     points = [row.point for row in rows]
-    return Panel(uid, title, {"Setting": told}, figures, _table(ordered), lines.of_points(points))
+    return Panel(uid, title, {"Setting": told}, figures, _table(ordered), lines.of_rows(points))
 
 
 def _curves(rows: Sequence[Row]) -> list[Curve]:

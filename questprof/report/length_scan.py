@@ -133,7 +133,7 @@ def _panel(panel: Panel, found: Outlook, uid: str, lines: Lines) -> dict[str, An
         "settings": panel.settings,
         "figure": drawn,
         "focus": drawn["focus"],
-        "records": lines.of_points([row.point for row in rows]),
+        "records": lines.of_rows([row.point for row in rows]),
         "sentences": verdicts(panel.series),
         "table": table(rows),
         "no_tails": why_no_tails(rows),

@@ -133,7 +133,7 @@ def _panel(
         {"Setting": told, "Length": format_count(length)},
         [_figure(one, sorted(by_place)) for one in shown],
         _table(by_place, quantities),
-        lines.of_points([row.point for row in rows]),
+        lines.of_rows([row.point for row in rows]),
     )
 
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from questprof.model import Point, Profile, Record
-from questprof.points import kernels
-from questprof.scan import point_key
+from questprof.points import kernels, told_apart
+from questprof.scan import dense_key
 from questprof.units import format_count
 
 MOST_LISTED: Final = 2000
@@ -22,19 +22,24 @@ Line = tuple[str, int]
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of records by (kind, point_id), and of dense records by file and what they share with a point."""
+    """Lines of records by (kind, point_id); of each baseline its last dense one by file and `dense_key`."""
 
     by_id: Mapping[tuple[str, str], tuple[Line, ...]]
     dense: Mapping[tuple[str, bytes], tuple[Line, ...]]
 
     def of_points(self, points: Iterable[Point], kind: str = "sweep") -> str:
-        """`grid.jsonl, lines 2-43`: the records of the points and the dense ones of their run beside them."""
+        """`grid.jsonl, lines 2-43`: the records of the points."""
+        return ranges(line for point in points for line in self.by_id.get((kind, point.point_id), ()))
+
+    def of_rows(self, points: Iterable[Point]) -> str:
+        """The records of points of a sweep, and the dense ones that `scan_rows` sets beside them."""
         found: dict[Line, None] = {}
         for point in points:
-            own = self.by_id.get((kind, point.point_id), ())
+            own = self.by_id.get(("sweep", point.point_id), ())
             found |= dict.fromkeys(own)
-            for name in dict.fromkeys(name for name, _ in own) if kind == "sweep" else ():
-                found |= dict.fromkeys(self.dense.get((name, _dense_key(point)), ()))
+            beside, paired = dense_key(point), dense_key(point, "paired")
+            for name in dict.fromkeys(name for name, _ in own):
+                found |= dict.fromkeys(self.dense.get((name, beside)) or self.dense.get((name, paired), ()))
         return ranges(found)
 
     def of_kinds(self, kinds: Collection[str]) -> str:
@@ -45,16 +50,17 @@ class Lines:
 def lines(profiles: Sequence[Profile]) -> Lines:
     """The lines of every record of `profiles`, which are as they were read."""
     by_id: dict[tuple[str, str], list[Line]] = {}
-    dense: dict[tuple[str, bytes], list[Line]] = {}
+    dense: dict[tuple[str, bytes], dict[str, Line]] = {}
     for number, profile in enumerate(profiles, start=1):
         for record, line in zip(profile.records, numbers(profile), strict=True):
             place = profile.name or f"profile {number}", line
             by_id.setdefault((record.kind, record.point_id), []).append(place)
             if record.kind == "sweep" and record.point.policy == "dense":
-                dense.setdefault((place[0], _dense_key(record.point)), []).append(place)
+                beside = dense.setdefault((place[0], dense_key(record.point)), {})
+                beside[kernels(record.point)] = place
     return Lines(
         {key: tuple(found) for key, found in by_id.items()},
-        {key: tuple(found) for key, found in dense.items()},
+        {key: tuple(found.values()) for key, found in dense.items()},
     )
 
 
@@ -68,13 +74,6 @@ def numbers(profile: Profile) -> list[int]:
             line += 1
         found.append(line)
     return found
-
-
-def _dense_key(point: Point) -> bytes:
-    """What a dense record at a point shares with it."""
-    neutral = {"policy": "dense", "policy_params": {}, "token_budget": 0, "token_budgets": ()}
-    neutral |= {"backend": "", "variant": "", "summary_layout": "paired", "data": "independent"}
-    return point_key(point, **neutral)
 
 
 def ranges(found: Iterable[Line]) -> str:
@@ -94,11 +93,26 @@ def _ranges(own: Sequence[int]) -> str:
 
 def listing(profile: Profile) -> dict[str, Any]:
     """The first MOST_LISTED records for the page: line, kind, point_id, status, point."""
+    shown = profile.records[:MOST_LISTED]
+    where = _unique(shown)
     rows = [
-        f"line {line}  {record.kind}  {record.point_id}  {record.status}  {_where(record)}"
-        for record, line in zip(profile.records[:MOST_LISTED], numbers(profile), strict=False)
+        f"line {line}  {record.kind}  {record.point_id}  {record.status}  {text}"
+        for record, line, text in zip(shown, numbers(profile), where, strict=False)
     ]
     return {"rows": rows, "more": len(profile.records) - len(rows)}
+
+
+def _unique(records: Sequence[Record]) -> list[str]:
+    """Where each record is, in words; points of one kind that read the same with what tells them apart."""
+    by_kind: dict[str, list[int]] = {}
+    for place, record in enumerate(records):
+        by_kind.setdefault(record.kind, []).append(place)
+    found = [_where(record) for record in records]
+    for places in by_kind.values():
+        told = told_apart([found[place] for place in places], [records[place].point for place in places])
+        for place, text in zip(places, told, strict=True):
+            found[place] = text
+    return found
 
 
 def _where(record: Record) -> str:

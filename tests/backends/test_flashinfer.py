@@ -184,7 +184,7 @@ def test_without_a_gpu_it_says_so() -> None:
 def test_a_missing_package_names_the_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flashinfer", None)
     reason = load(name, "cuda").why_not(point_of()) or ""
-    assert "pip install 'questprof[baselines]'" in reason
+    assert "pip install -e '.[baselines]'" in reason
     assert load(name, "cuda").variant(shaped()) == "flashinfer"
 
 

@@ -102,6 +102,9 @@ def test_other_stages_leave_the_fused_one(module: ModuleType) -> None:
         ("a b=my_kernels:stages", "'a b' is no name"),
         ("1st.py:stages", "'1st' is no name"),
         ("questprof=my_kernels:stages", "a backend of the project has the name questprof"),
+        ("/tmp:stages", "/tmp is no .py file and no module's name"),
+        ("../w/page.html:stages", "../w/page.html is no .py file and no module's name"),
+        ("mine=my kernels:stages", "my kernels is no .py file and no module's name"),
         ("mine=my_kernels", "it is not MODULE:OBJECT"),
         ("mine=:stages", "it is not MODULE:OBJECT"),
         ("mine=no_such_file.py:stages", "there is no file no_such_file.py"),
@@ -236,6 +239,48 @@ def test_a_missing_object_names_those_that_are_there(module: ModuleType) -> None
     with pytest.raises(QuestprofError) as caught:
         user.stage_set("my_kernels:stage")
     assert caught.value.fix == "It has stages."
+
+
+def test_a_missing_object_names_nothing_imported_and_says_that_there_are_more(module: ModuleType) -> None:
+    """`Path` and `getcwd` come from elsewhere; of ten stages of its own eight are named."""
+    exec("from pathlib import Path\nfrom typing import Any, Final\nfrom os import getcwd\n", vars(module))
+    for number in range(10):
+        exec(f"def stages_{number}(): ...", vars(module))
+    with pytest.raises(QuestprofError) as caught:
+        user.stage_set("my_kernels:stage")
+    names = ", ".join(f"stages_{number}" for number in range(8))
+    assert caught.value.fix == f"It has {names}, ...."
+
+
+@pytest.mark.parametrize("name", ["page.html", "notes.txt"])
+def test_a_file_that_is_no_module_is_not_imported(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text("x")
+    with pytest.raises(QuestprofError, match=f"{name} is no .py file"):
+        user.register(f"mine={name}:stages")
+
+
+def test_a_file_whose_import_fails_is_told_by_a_command_that_shows_it(tmp_path: Path) -> None:
+    file = tmp_path / "fails at import.py"
+    file.write_text("1 / 0\n")
+    with pytest.raises(QuestprofError, match="ZeroDivisionError") as caught:
+        user.register(f"mine={file}:stages")
+    assert caught.value.fix == f"Make `python '{file}'` work first."
+
+
+def test_a_missing_file_is_written_by_a_command_that_can(tmp_path: Path, module: ModuleType) -> None:
+    for file, offered in (("mine.py", True), ("no_folder/mine.py", False), ("my-kernel.py", False)):
+        with pytest.raises(QuestprofError, match="there is no file") as caught:
+            user.register(f"mine={tmp_path / file}:stages")
+        assert ("questprof init-kernel" in caught.value.fix) == offered
+
+
+def test_a_name_that_a_file_cannot_give_is_asked_for() -> None:
+    with pytest.raises(QuestprofError, match="'1st' is no name") as caught:
+        user.split("1st.py:stages")
+    assert caught.value.fix == "Give it a name that begins with a letter: mine=1st.py:stages"
 
 
 def test_a_file_is_imported_with_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

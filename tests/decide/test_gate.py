@@ -218,4 +218,4 @@ def test_a_pass_tells_the_answer_alone() -> None:
     made = decide(findings())
     gates = [inside_run(both(1.0), "base", "new", 0.02)]
     assert gate_document(made, gates)["sentence"] == sentence(made.found, made)
-    assert gate_markdown(made, []).split("\n\n")[1].startswith("No comparison was asked for")
+    assert gate_markdown(made, []).split("\n\n")[1].startswith("Nothing was compared")

@@ -127,7 +127,7 @@ def test_files_that_are_no_configuration_are_refused(tmp_path: Path) -> None:
     with pytest.raises(QuestprofError, match="cannot read"):
         load_config(str(broken))
     broken.write_text("[" * 100_000)
-    with pytest.raises(QuestprofError, match="cannot read .*maximum recursion depth"):
+    with pytest.raises(QuestprofError, match=r"cannot read .*maximum recursion depth"):
         load_config(str(broken))
     broken.write_bytes(b"\xff{}")
     with pytest.raises(QuestprofError, match="cannot read"):

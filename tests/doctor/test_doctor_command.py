@@ -50,7 +50,7 @@ def test_every_line_has_its_level_and_the_last_is_the_next_command(
     lines = capsys.readouterr().out.splitlines()
     levels = [line.split()[0] for line in lines[: lines.index("")] if not line.startswith(" ")]
     assert set(levels) == {"ok", "warning"}
-    assert any("`pip install 'questprof[gpu]'`" in line for line in lines)  # square brackets are no markup
+    assert any("`pip install -e '.[gpu]'`" in line for line in lines)  # square brackets are no markup
     assert lines[-2] == "Next: questprof decide --shape llama-3.1-8b --time 10m -o decide.html"
 
 

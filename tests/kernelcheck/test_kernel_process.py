@@ -171,6 +171,37 @@ def test_a_module_that_cannot_be_imported_is_an_error_of_usage(tmp_path: Path) -
         check(f"{source}:stages")
 
 
+@pytest.mark.parametrize(
+    ("options", "what", "fix"),
+    [
+        ("--summary-dtype int8", "--summary-dtype int8", "fp16, bf16 or fp32"),
+        ("--dtype int8", "--dtype int8", "fp16, bf16 or fp32"),
+        ("--dtype fp16,bf16", "--dtype fp16,bf16", "Give --dtype fp16, bf16 or fp32."),
+        ("--dtype fp32 --summary-dtype fp16", "--summary-dtype fp16", "Give --summary-dtype fp32, or"),
+        (
+            "--dtype bf16 --summary-dtype fp16",
+            "--summary-dtype fp16",
+            "Give --summary-dtype bf16 or fp32, or",
+        ),
+        ("--page-sizes 1m", "page size 1048576", "up to 128"),
+        ("--page-sizes 16,100000000", "page size 100000000", "up to 128"),
+    ],
+)
+def test_what_no_cache_can_be_is_no_fault_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, options: str, what: str, fix: str
+) -> None:
+    """Refused before a process of the kernel's starts, as an error of usage."""
+    from questprof.cli import app
+
+    monkeypatch.setattr(process, "_run", lambda *_: pytest.fail("the kernel was run"))
+    command = typer.main.get_command(app)
+    line = f"sweep --device cpu --check-only --kernel mine=plain_stages:right {options}"
+    with pytest.raises(QuestprofError) as refused:
+        command.main(line.split(), standalone_mode=False)
+    assert (refused.value.what, refused.value.status) == (what, Exit.USAGE)
+    assert fix in refused.value.fix
+
+
 def test_a_shape_is_checked_with_two_of_its_kv_heads() -> None:
     shapes = [Shape("wide", 32, 8, 128), Shape("one", 5, 1, 64)]
     chosen = settings(shapes, (16, 32), (), ("quest", "quest-open"), "cpu", 3)

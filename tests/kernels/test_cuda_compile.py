@@ -16,7 +16,7 @@ from cuda_launch import SHARED_BYTES, Launch, bare_cache, launch_all, record
 from questprof_kernels.cuda_module import compile_cubin
 
 triton = pytest.importorskip("triton", reason="cuobjdump comes with triton, which is not here")
-pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings: pip install 'questprof[test]'")
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings: pip install -e '.[test]'")
 
 CUOBJDUMP = Path(triton.__file__).with_name("backends") / "nvidia" / "bin" / "cuobjdump"
 K = 1024

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from questprof_kernels import cuda_module
 
-pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings: pip install 'questprof[test]'")
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings: pip install -e '.[test]'")
 
 DEFINITIONS = (("BF16", 0), ("HEAD_DIM", 128), ("WARPS", 16), ("SLOTS", 1))
 

@@ -53,7 +53,7 @@ def test_gemv_loads_16_bytes_at_a_time(results: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("bits", [16, 4])
 def test_the_cuda_gemv_compiles_loads_wide_and_spills_nothing(bits: int) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings: pip install 'questprof[test]'")
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings: pip install -e '.[test]'")
     plans = decode_gemv_cuda.PLANS if bits == 16 else decode_gemv_cuda.INT4_PLANS
     jobs = [(90, plan, 11008, 1, False) for plan in plans] + [(90, plan, 4096, 8, True) for plan in plans[:2]]
     jobs += [(architecture, plans[0], 14336, 3, True) for architecture in (80, 100)]
@@ -72,7 +72,7 @@ def test_the_cuda_gemv_compiles_loads_wide_and_spills_nothing(bits: int) -> None
 
 @pytest.mark.parametrize("architecture", [80, 90, 100])
 def test_the_gemv_of_rows_compiles_loads_wide_and_spills_nothing(architecture: int) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings: pip install 'questprof[test]'")
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings: pip install -e '.[test]'")
     plans = decode_rows.PLANS if architecture == 90 else decode_rows.PLANS[:1]
     for plan in plans:
         for columns, num_x_rows, gated in ((11008, 1, False), (4096, 4, True)):

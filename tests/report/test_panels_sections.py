@@ -140,7 +140,7 @@ def test_energy_worked_by_hand(section_of):
 
 
 def test_energy_has_the_colours_of_the_length_scan_and_titles_what_the_panel_shares(section_of):
-    """Dense in grey, told apart by marks and dashes; a title of the cache, not of the record that came first."""
+    """Dense in grey, told apart by marks and dashes; a title of the cache, not of the first record."""
     records = [
         dense(8192, 10.0, energy={"dense": Energy(8.0, 2.0, 4)}, summary_layout="transposed"),
         dense(8192, 11.0, energy={"dense": Energy(9.0, 2.0, 4)}, summary_layout="transposed", backend="sdpa"),
@@ -153,6 +153,21 @@ def test_energy_has_the_colours_of_the_length_scan_and_titles_what_the_panel_sha
     assert drawn[0]["line"]["dash"] != drawn[1]["line"]["dash"]
     assert drawn[2]["name"] == "Quest, budget 1024, transposed"
     assert "batch 1, page 16</h3>" in section.html
+
+
+def test_energy_of_both_layouts_has_a_name_and_a_curve_for_each(section_of):
+    """8 J and 4 J over 4 launches of 32 layers: 64 and 32 J a token; each figure names its own two lines."""
+    records = [
+        dense(8192, 10.0, energy={"dense": Energy(8.0, 2.0, 4)}),
+        dense(8192, 10.0, energy={"dense": Energy(4.0, 2.0, 4)}, summary_layout="transposed"),
+        dense(8192, 10.0, backend="sdpa"),
+    ]
+    section = section_of("energy", replace(profile(*records), name="run.jsonl"))
+    assert [(trace["name"], trace["y"]) for trace in section.figures[0]["data"]] == [
+        ("dense, questprof", [64.0]),
+        ("dense, questprof, transposed", [32.0]),
+    ]
+    assert "Records: run.jsonl, lines 2–3." in section.html
 
 
 @pytest.mark.parametrize("bad", [Energy(-1.0, 2.0, 4), Energy(1.0, 0.0, 4), Energy(1.0, 2.0, 0)])

@@ -14,7 +14,7 @@ from profiles import SHAPE, dense, profile, quest, two_baselines
 from questprof.errors import QuestprofError
 from questprof.model import Shape
 from questprof.report import limits, render, write_report
-from questprof.report.records import numbers, ranges
+from questprof.report.records import lines, listing, numbers, ranges
 from questprof.store import read_profile, seal
 
 MEGABYTE = 1 << 20
@@ -59,6 +59,49 @@ def test_the_page_names_the_line_that_holds_a_record(tmp_path, parse):
         )
     assert "Records: run.jsonl, lines 2–3, 5–22." in page.text
     assert page.text.count("Records: run.jsonl, lines 2–3, 5–22.") == 2  # length scan and baselines
+
+
+def both_layouts():
+    """Lines 2 to 5 dense and Quest beside each other; 6 to 9 the same in the loop of the other layout."""
+    for layout in ("paired", "transposed"):
+        yield dense(8192, 20.0, summary_layout=layout)
+        yield dense(8192, 21.0, summary_layout=layout, backend="sdpa")
+        yield quest(8192, (2.0, 2.0, 2.0), summary_layout=layout)
+        yield quest(8192, (2.0, 2.0, 2.0), budget=2048, summary_layout=layout)
+
+
+def test_a_panel_names_the_dense_records_of_its_own_loop_alone():
+    records = list(both_layouts())
+    found = replace(profile(*records), name="run.jsonl")
+    where = lines([found])
+    assert where.of_rows([records[2].point, records[3].point]) == "run.jsonl, lines 2–5"
+    assert where.of_rows([records[6].point]) == "run.jsonl, lines 6–8"
+    assert where.of_points([records[2].point]) == "run.jsonl, line 4"
+
+
+def test_a_layout_without_dense_records_stands_on_the_paired_ones():
+    """As `scan_rows` takes them; and not on those over other keys."""
+    paired, other, alone = (
+        dense(8192, 20.0),
+        dense(8192, 20.0, data="ramp"),
+        quest(8192, (2.0, 2.0, 2.0), summary_layout="transposed"),
+    )
+    where = lines([replace(profile(paired, other, alone), name="run.jsonl")])
+    assert where.of_rows([alone.point]) == "run.jsonl, lines 2, 4"
+
+
+def test_of_a_baseline_that_was_timed_twice_the_last_counts():
+    first, second, quested = dense(8192, 20.0), dense(8192, 21.0), quest(8192, (2.0, 2.0, 2.0))
+    where = lines([replace(profile(first, second, quested), name="run.jsonl")])
+    assert where.of_rows([quested.point]) == "run.jsonl, lines 3–4"
+
+
+def test_no_two_records_of_the_listing_read_the_same():
+    rows = listing(profile(*both_layouts()))["rows"]
+    labels = [re.sub(r"^line \d+ +(\w+) +\w+", r"\1", row) for row in rows]
+    assert len(set(labels)) == 8
+    assert labels[0].endswith("dense, questprof, paired")
+    assert labels[4].endswith("dense, questprof, transposed")
 
 
 @pytest.mark.parametrize(("count", "seconds"), [(1000, 2.0), (10_000, 10.0)])
