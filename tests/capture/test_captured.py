@@ -234,7 +234,7 @@ def test_more_layers_than_the_header_has_room_for_are_refused_at_once(intact: Pa
 def test_a_newer_format_asks_for_a_newer_questprof(intact: Path) -> None:
     header = replace(Captured.open(intact).header, format_version=2)
     path = _rewritten(intact.with_name("newer.safetensors"), header, load_file(intact))
-    with pytest.raises(QuestprofError, match=r"format version 2.*Upgrade"):
+    with pytest.raises(QuestprofError, match=r"format version 2.*Update the checkout"):
         Captured.open(path)
 
 
