@@ -196,7 +196,6 @@ __device__ __forceinline__ void walk(State& state, Held& held, const Line& line,
 }
 
 constexpr int PAIRS = HEAD_DIM / 2 + 1;  // words of a split and head: two outputs each, then maximum and sum
-constexpr int BLOCK = WARPS * WARP;
 
 // What the splits of one program leave for one another, [split, head, PAIRS]. Words carry the number of the launch,
 // so that nothing is cleared, and two numbers each: fewer words are polled.
@@ -221,7 +220,7 @@ struct Board {
 };
 
 __device__ __forceinline__ void post_sums(const MergeMemory& memory, const Board& board, int split) {
-    for (int number = threadIdx.x; number < OUTPUTS; number += BLOCK) {
+    for (int number = threadIdx.x; number < OUTPUTS; number += THREADS) {
         int head = number / HEAD_DIM, place = number % HEAD_DIM;
         Sum sum = sum_of_warps(memory, number);
         float next = __shfl_down_sync(FULL_WARP, sum.acc, 1);
@@ -237,11 +236,11 @@ __device__ __forceinline__ void merge_share(MergeMemory& memory, const Board& bo
     int first = split * (int)pairs, count = 2 * (int)pairs;
     float* acc = &memory.acc[0][0][0];  // [split, count]
     // Maxima and sums are asked for by the block's last threads, which often have no outputs to ask for.
-    int last = BLOCK - 1 - (int)threadIdx.x;
+    int last = THREADS - 1 - (int)threadIdx.x;
     bool has_top = last < HEADS * active;
     Posted peeked{0.0f, 0.0f, 0u, 0u};
     if (has_top) peeked = load_relaxed(board.at(last / HEADS, last % HEADS, PAIRS - 1));
-    for (u32 i = threadIdx.x; i < pairs * active; i += BLOCK) {
+    for (u32 i = threadIdx.x; i < pairs * active; i += THREADS) {
         u32 from = i / pairs;
         int pair = first + (int)(i % pairs);
         if (pair < OUTPUTS / 2) {
@@ -249,14 +248,14 @@ __device__ __forceinline__ void merge_share(MergeMemory& memory, const Board& bo
             *(float2*)(acc + 2 * i) = make_float2(two.first, two.second);
         }
     }
-    for (int i = last; i < HEADS * active; i += BLOCK) {
+    for (int i = last; i < HEADS * active; i += THREADS) {
         const Posted* where = board.at(i / HEADS, i % HEADS, PAIRS - 1);
         Posted two = board.collect(where, i == last ? peeked : load_relaxed(where));
         memory.top[i / HEADS][i % HEADS] = two.first;
         memory.total[i / HEADS][i % HEADS] = two.second;
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < count && 2 * first + i < OUTPUTS; i += BLOCK) {
+    for (int i = threadIdx.x; i < count && 2 * first + i < OUTPUTS; i += THREADS) {
         Sum sum{0.0f, -INFINITE, 0.0f};
         int head = (2 * first + i) / HEAD_DIM;
         for (int from = 0; from < active; from++)
@@ -267,7 +266,7 @@ __device__ __forceinline__ void merge_share(MergeMemory& memory, const Board& bo
 
 // Writes all outputs, when all splits have posted.
 __device__ __forceinline__ void merge_all(const Board& board, int active, const Output& output) {
-    for (int number = threadIdx.x; number < OUTPUTS; number += BLOCK) {
+    for (int number = threadIdx.x; number < OUTPUTS; number += THREADS) {
         Sum sum{0.0f, -INFINITE, 0.0f};
         int head = number / HEAD_DIM, place = number % HEAD_DIM;
         for (int from = 0; from < active; from++) {
@@ -290,7 +289,7 @@ __device__ __forceinline__ void finish(MergeMemory& memory, State& state, const 
                                        const Share& share, const u32& launch, const Output& output) {
     gather_warps(memory, state);
     if (share.active == 1) {
-        for (int number = threadIdx.x; number < OUTPUTS; number += BLOCK)
+        for (int number = threadIdx.x; number < OUTPUTS; number += THREADS)
             sum_of_warps(memory, number).write(output, number);
         return;
     }

@@ -23,7 +23,6 @@ struct GemvArguments {
     int num_rows;  // of out
 };
 
-constexpr int THREADS = WARPS * WARP;
 constexpr int ROW_BYTES = COLUMNS * BITS / 8;
 constexpr int STEP_BYTES = 64;  // of a row of the matrix
 constexpr int STEPS = ROW_BYTES / STEP_BYTES;

@@ -16,7 +16,6 @@ struct RowsArguments {
     int num_rows;  // of out
 };
 
-constexpr int THREADS = WARPS * WARP;
 constexpr int ROW_BYTES = 2 * COLUMNS;
 constexpr int LOADS = COLUMNS / 256;  // of a row
 constexpr int MATRICES = GATED ? 2 : 1;

@@ -1,4 +1,4 @@
-// What every CUDA stage shares. Compiled with -DBF16=0|1 -DHEAD_DIM=64|128.
+// What every CUDA stage shares. Compiled with -DBF16=0|1 -DHEAD_DIM=64|128 -DWARPS: warps of a block.
 #pragma once
 #include "ptx.cuh"
 
@@ -6,6 +6,7 @@
 #define FULL_WARP 0xffffffffu
 
 constexpr int WARP = 32;
+constexpr int THREADS = WARPS * WARP;
 
 __device__ __forceinline__ Words zero_words() { return Words{{0u, 0u, 0u, 0u}}; }
 

@@ -11,7 +11,6 @@
 #pragma once
 #include "device.cuh"
 
-constexpr int THREADS = WARPS * WARP;
 constexpr int BINS = 128;
 constexpr int SMALL = 32;  // keys that a warp ranks by itself
 constexpr int CHUNK = THREADS * SLOTS;

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from questprof.amdahl.breakdown import QUEST_PARTS, UNEXPLAINED, Breakdown, Part
 from questprof.amdahl.check import CAUSES, Check
 from questprof.amdahl.finding import Amdahl
-from questprof.amdahl.pairs import Pair, step_title, title
+from questprof.amdahl.pairs import step_title, title
 from questprof.amdahl.sentences import causes
 from questprof.amdahl.whatif import MEASURED, WhatIf
 from questprof.decode.records import PARTS
@@ -75,7 +75,7 @@ def speedups(found: Amdahl) -> Table:
             pair.dense.point.decode.dense_backend if pair.dense.point.decode else NONE,
             _ms(pair.quest.us),
             _ms(pair.quest.step.p95),
-            f"{pair.speedup:.2f}x" + _mark(pair),
+            f"{pair.speedup:.2f}x" + _mark(bool(pair.doubts)),
             f"{pair.interval[0]:.2f}–{pair.interval[1]:.2f}",
             _ms(pair.dense.launch_overhead_us),
             _ms(pair.quest.launch_overhead_us),
@@ -85,16 +85,17 @@ def speedups(found: Amdahl) -> Table:
         for pair in found.pairs
     ]
     source = "measured: clock; launches: launched one by one less as used"
-    return Table("whole steps", source + _legend(found.pairs), heads, tuple(rows))
+    doubts = _legend(bool(pair.doubts) for pair in found.pairs)
+    return Table("whole steps", source + doubts, heads, tuple(rows))
 
 
-def _mark(pair: Pair) -> str:
+def _mark(doubtful: bool) -> str:
     """What follows a figure that compares steps in doubt."""
-    return " ?" * bool(pair.doubts)
+    return " ?" * doubtful
 
 
-def _legend(pairs: Iterable[Pair]) -> str:
-    return "; ?: not for a verdict" * any(pair.doubts for pair in pairs)
+def _legend(doubtful: Iterable[bool]) -> str:
+    return "; ?: not for a verdict" * any(doubtful)
 
 
 def _ms(us: float | None) -> str:
@@ -123,10 +124,14 @@ def checks(found: Amdahl) -> Table:
                 (_times(alone.attention_speedup), _times(alone.predicted_speedup)) if alone else (NONE, NONE)
             )
             rows.append(
-                (title(pair.point), *_check_cells(pair.check, _mark(pair)), *(more if found.isolated else ()))
+                (
+                    title(pair.point),
+                    *_check_cells(pair.check, _mark(bool(pair.doubts))),
+                    *(more if found.isolated else ()),
+                )
             )
     source = "modelled from measured parts; measured" + "; s alone: measured by sweep" * bool(found.isolated)
-    source += _legend(pair for pair in found.pairs if pair.check)
+    source += _legend(bool(pair.doubts) for pair in found.pairs if pair.check)
     return Table("Amdahl's law, eq. (13), beside the measurement", source, heads, tuple(rows))
 
 
@@ -157,12 +162,12 @@ def residuals(found: Amdahl) -> Table:
         (
             title(pair.point),
             *(f"{one[cause]:+.1f}" if cause in one else NONE for cause in names),
-            f"{check.residual_us:+.1f}" + _mark(pair),
+            f"{check.residual_us:+.1f}" + _mark(bool(pair.doubts)),
         )
         for (pair, check), one in zip(checked, sums, strict=True)
     )
     heads = ("step", *names, "residual")
-    source = "measured" + _legend(pair for pair, _ in checked)
+    source = "measured" + _legend(bool(pair.doubts) for pair, _ in checked)
     return Table("measured less predicted Quest step, us, by cause", source, heads, rows)
 
 
@@ -175,20 +180,19 @@ def what_if(found: Amdahl) -> Table:
         rows.append(
             (
                 title(pair.point),
-                _times(pair.speedup) + _mark(pair),
+                _times(pair.speedup) + _mark(bool(pair.doubts)),
                 *(_answer(by_what.get(what)) for what in whats),
             )
         )
     source = "speed-ups; modelled: measured parts (4 bits: bytes of the weights); *: measured"
-    if any(answer.doubtful for _, answers in found.what_ifs for answer in answers):
-        source += "; ?: not for a verdict"
+    source += _legend(answer.doubtful for _, answers in found.what_ifs for answer in answers)
     return Table("what if", source, ("step", "as it is", *whats), tuple(rows))
 
 
 def _answer(answer: WhatIf | None) -> str:
     if answer is None:
         return NONE
-    return _times(answer.speedup) + "*" * (answer.source == MEASURED) + " ?" * answer.doubtful
+    return _times(answer.speedup) + "*" * (answer.source == MEASURED) + _mark(answer.doubtful)
 
 
 def batches(found: Amdahl) -> Table:
@@ -247,13 +251,13 @@ def paper(found: Amdahl) -> Table:
             f"{cell.paper_ms:.1f}",
             _times(cell.paper_speedup),
             NONE if cell.ms is None else f"{cell.ms:.3g}",
-            _times(cell.speedup) + " ?" * cell.doubtful,
+            _times(cell.speedup) + _mark(cell.doubtful),
         )
         for cell in found.paper.cells
     )
     name = f"beside the paper's own table ({found.paper.device}, {found.paper.unit})"
     source = f"the paper's: {found.paper.source}; here: measured: clock"
-    source += "; ?: not for a verdict" * any(cell.doubtful for cell in found.paper.cells)
+    source += _legend(cell.doubtful for cell in found.paper.cells)
     return Table(name, source, heads, rows)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from questprof.commands import options
-from questprof.commands.ending import exit_status
+from questprof.commands.ending import exit_status, interrupted
 from questprof.commands.reading import read_as_one
 from questprof.errors import Exit, QuestprofError
 from questprof.streams import print_json
@@ -218,14 +218,8 @@ def _measure(blocks: Any, request: Request, outputs: Any, json: bool) -> Profile
     try:
         return run_amdahl(blocks, request, outputs, plain_console(stderr=json))
     except KeyboardInterrupt:
-        print(_interrupted(outputs.profile), file=sys.stderr)
+        print(interrupted(outputs.profile, begun=outputs.profile.exists()), file=sys.stderr)
         raise typer.Exit(Exit.INTERRUPTED) from None
-
-
-def _interrupted(path: Path) -> str:
-    if not path.exists():
-        return "interrupted before anything was measured"
-    return f"interrupted; what was measured is in {path}: repeat the command with -o {path} --resume"
 
 
 def _from_profiles(

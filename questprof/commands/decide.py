@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from questprof.commands import options
+from questprof.commands.ending import interrupted
 from questprof.errors import Exit, QuestprofError
 from questprof.streams import print_json
 
@@ -198,25 +199,16 @@ def refuse_unready(console: Any) -> None:
 def measure(one: Run) -> tuple[Findings, Decision]:
     """Run the parts and decide; an interrupt says where its figures are and how to go on."""
     from questprof.decide.decision import decide as made
+    from questprof.decide.outputs import PARTS
     from questprof.decide.run import run
 
     try:
         found = run(one)
     except KeyboardInterrupt:
-        print(_interrupted(one.paths), file=sys.stderr)
+        begun = any(one.paths.profile(part).exists() for part in PARTS)
+        print(interrupted(one.paths.page, begun=begun, where="lies beside"), file=sys.stderr)
         raise typer.Exit(Exit.INTERRUPTED) from None
     return found, made(found)
-
-
-def _interrupted(paths: Paths) -> str:
-    from questprof.decide.outputs import PARTS
-
-    if not any(paths.profile(part).exists() for part in PARTS):
-        return "interrupted before anything was measured"
-    return (
-        f"interrupted; what was measured lies beside {paths.page}: repeat the command with "
-        f"-o {paths.page} --resume"
-    )
 
 
 def write_page(found: Findings, made: Decision, paths: Paths) -> None:

@@ -13,7 +13,7 @@ from questprof.commands import options
 from questprof.commands.check_only import SHAPES as CHECKED_SHAPES
 from questprof.commands.check_only import check_only as check_kernels
 from questprof.commands.check_only import refuse_useless
-from questprof.commands.ending import exit_status
+from questprof.commands.ending import exit_status, interrupted
 from questprof.errors import Exit, QuestprofError
 from questprof.streams import print_json
 
@@ -218,17 +218,8 @@ def _measure(blocks: Sequence[Block], outputs: Outputs, settings: Settings, cons
     try:
         return run_sweep(blocks, outputs, settings, console)
     except KeyboardInterrupt:
-        print(_interrupted(outputs), file=sys.stderr)
+        print(interrupted(outputs.profile, begun=outputs.profile.exists()), file=sys.stderr)
         raise typer.Exit(Exit.INTERRUPTED) from None
-
-
-def _interrupted(outputs: Outputs) -> str:
-    if not outputs.profile.exists():
-        return "interrupted before anything was measured"
-    return (
-        f"interrupted; what was measured is in {outputs.profile}: repeat the command with "
-        f"-o {outputs.profile} --resume"
-    )
 
 
 def _conclude(profile: Profile, grid: Grid, outputs: Outputs, json: bool) -> None:
