@@ -13,31 +13,43 @@ constexpr int TILES_A_PAGE = PAGE_SIZE < 16 ? 1 : PAGE_SIZE / 16;
 static_assert(PAGE_SIZE == 8 || PAGE_SIZE % 16 == 0, "a tile is two pages or a share of one");
 
 struct AttentionArguments {
-    const char* q;
     const char* k;
     const char* v;
     const int* block_table;
     const int* kv_indptr;
     const int* last_page_len;
-    int* page_ids;
+    unsigned short num_kv_heads;
+    unsigned short num_splits;
+    float scale_log2;
+    // Here ends a line of 64 bytes of the arguments: the next one costs a wait of its own.
+    const Words* q;
     const int* select_indptr;
+    const float* scores;
+    long long scores_stride;  // elements
+    int* page_ids;
+    long long page_ids_stride;
+    u32* scratch;
+    u32 q_batch_stride;  // in words of 16 bytes
+    u32 q_head_stride;
+    // And here another one.
     unsigned short* out;
     float* lse;
-    u32* scratch;
-    const float* scores;
-    long long q_batch_stride;  // elements
-    long long q_head_stride;
     long long out_batch_stride;
     long long out_head_stride;
-    long long page_ids_stride;
-    long long scores_stride;
-    float scale_log2;
-    int num_kv_heads;
-    int table_size;   // of block_table
-    int num_columns;  // of scores
+    int table_size;    // of block_table
+    int num_programs;  // groups of splits
     int take_tail;
     int blocks_stay;  // all blocks of the launch are resident at once, so that one may wait for another
 };
+
+__device__ __forceinline__ const Words* query_at(const AttentionArguments& arg, int request, int head) {
+    return arg.q + (u64)request * arg.q_batch_stride + (u64)head * arg.q_head_stride;
+}
+
+// The number of launches before this one, into `launch` in shared memory: by the last warp, which is often idle.
+__device__ __forceinline__ void load_launch(u32& launch, const AttentionArguments& arg) {
+    if (threadIdx.x == THREADS - WARP) launch = arg.scratch[blockIdx.z * gridDim.y + blockIdx.y];
+}
 
 struct Share {  // of one block
     int first, end;  // entries of the line of pages
@@ -50,7 +62,9 @@ __device__ __forceinline__ Share share_of(int num_entries, int split, int active
     return Share{(int)(entries * split / active), (int)(entries * (split + 1) / active), active};
 }
 
-__device__ __forceinline__ int active_splits(int num_entries) { return max(1, min((int)gridDim.x, num_entries)); }
+__device__ __forceinline__ int active_splits(int num_splits, int num_entries) {
+    return max(1, min(num_splits, num_entries));
+}
 
 struct Place {  // of one tile: its rows 0 and 8 in the pool, and how many rows from there hold tokens
     u32 row;
@@ -67,11 +81,9 @@ struct Place {  // of one tile: its rows 0 and 8 in the pool, and how many rows 
 struct Line {  // the pages of one request for one KV head
     const int* table;
     int num_pages, tail_len, kv_head, num_kv_heads;
-    const int* copy = nullptr;  // of the table, in shared memory
 
     __device__ __forceinline__ u32 row(int logical) const {
-        int physical = copy ? copy[logical] : table[logical];
-        return ((u32)physical * num_kv_heads + kv_head) * PAGE_SIZE;
+        return ((u32)table[logical] * num_kv_heads + kv_head) * PAGE_SIZE;
     }
     __device__ __forceinline__ int valid(int logical) const {
         return logical == num_pages - 1 ? tail_len : PAGE_SIZE;
@@ -167,17 +179,26 @@ struct Held {  // one tile of a warp, its K asked for, and its V where there is 
 
 // This warp's tiles of the share, whose entries' logical pages `page_of` tells; a tile already held takes the place of
 // the first, with its V if `WITH_VALUES`. K and V of the next tile are asked for as soon as their registers are free,
-// its place one tile earlier.
-template <bool WITH_VALUES = false, class PageOf>
+// its place one tile earlier. Once the first tile has been asked for, query_of(query) tells the query; meanwhile() is
+// called then, or where there is no tile.
+template <bool WITH_VALUES = false, class PageOf, class QueryOf, class Meanwhile>
 __device__ __forceinline__ void walk(State& state, Held& held, const Line& line, const Share& share, const Turn& turn,
-                                     PageOf page_of, const Query& query, const char* k, const char* v) {
+                                     PageOf page_of, QueryOf query_of, Meanwhile meanwhile, const char* k,
+                                     const char* v) {
     int tile = turn.second, num_tiles = tiles_of(share);
     bool early = held.there;
     if (!early) {
-        if (turn.first >= num_tiles) return;
+        if (turn.first >= num_tiles) {
+            meanwhile();
+            return;
+        }
         held.load(line.place(turn.first, share.first, share.end, page_of), k);
     }
     if (!early || !WITH_VALUES) load_values(held.values, v, held.place);
+    __syncwarp();  // the compiler moves nothing of the query in front of those loads
+    Query query;
+    query_of(query);
+    meanwhile();
     Place next = held.place;
     if (tile < num_tiles) next = line.place(tile, share.first, share.end, page_of);
     while (true) {
@@ -293,9 +314,9 @@ __device__ __forceinline__ void finish(MergeMemory& memory, State& state, const 
             sum_of_warps(memory, number).write(output, number);
         return;
     }
-    int num_programs = gridDim.y * gridDim.z, program = blockIdx.z * gridDim.y + blockIdx.y, split = blockIdx.x;
-    Posted* boards = (Posted*)(arg.scratch + (2 * num_programs + 3) / 4 * 4);
-    Board board{boards + (long long)program * gridDim.x * HEADS * PAIRS, launch + 1};
+    int program = blockIdx.z * gridDim.y + blockIdx.y, split = blockIdx.x;
+    Posted* boards = (Posted*)(arg.scratch + (2 * arg.num_programs + 3) / 4 * 4);
+    Board board{boards + (long long)program * arg.num_splits * HEADS * PAIRS, launch + 1};
     post_sums(memory, board, split);
     if (arg.blocks_stay) {
         __syncthreads();
@@ -303,7 +324,7 @@ __device__ __forceinline__ void finish(MergeMemory& memory, State& state, const 
         if (split == 0 && threadIdx.x == 0) arg.scratch[program] = board.tag;  // all splits have read it
         return;
     }
-    u32* arrivals = arg.scratch + num_programs + program;
+    u32* arrivals = arg.scratch + arg.num_programs + program;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) memory.last = atomicAdd(arrivals, 1u) == (u32)share.active - 1;

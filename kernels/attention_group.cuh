@@ -18,11 +18,11 @@ struct Query {
 };
 
 // Column g is query head g (repeated: g % 4).
-__device__ __forceinline__ void load_query(Query& query, const char* q, long long head_stride, float scale_log2) {
+__device__ __forceinline__ void load_query(Query& query, const Words* q, u32 head_stride, float scale_log2) {
     int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4, head = REPEATED ? g % 4 : g;
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
-        query.pieces[c] = head < HEADS ? load_once(q + 2 * head * head_stride + 64 * c + 16 * t) : zero_words();
+        query.pieces[c] = head < HEADS ? load_once(q + (u64)head * head_stride + 4 * c + t) : zero_words();
     query.scale_log2 = scale_log2;
 }
 

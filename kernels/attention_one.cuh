@@ -16,8 +16,6 @@ struct Query {
     float numbers[8];  // times the softmax scale, for logits in units of log2
 };
 
-__device__ __forceinline__ Words load_query(const char* q) { return load_once(q + threadIdx.x % LANES * 16); }
-
 __device__ __forceinline__ void scale_query(Query& query, const Words& words, float scale_log2) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -26,8 +24,8 @@ __device__ __forceinline__ void scale_query(Query& query, const Words& words, fl
     }
 }
 
-__device__ __forceinline__ void load_query(Query& query, const char* q, long long, float scale_log2) {
-    scale_query(query, load_query(q), scale_log2);
+__device__ __forceinline__ void load_query(Query& query, const Words* q, u32, float scale_log2) {
+    scale_query(query, load_once(q + threadIdx.x % LANES), scale_log2);
 }
 
 // Load i holds tokens i * TOKENS.. of the tile. Where there is no token, zeros.

@@ -1,6 +1,6 @@
 """The one parameter of each CUDA kernel, field by field as its C struct of the same name has it.
 
-Strides count elements.
+Strides count elements, those of q eight at a time.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ class ScoreArguments(ctypes.Structure):
     """Of score.cu."""
 
     _fields_ = (
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("q", "summary", "table", "kv_indptr", "summary_indptr", "scores")
-        ),
-        *((name, ctypes.c_longlong) for name in ("q_batch_stride", "q_head_stride", "scores_stride")),
-        ("num_kv_heads", ctypes.c_int),
-        ("table_size", ctypes.c_int),
+        *((name, ctypes.c_void_p) for name in ("table", "kv_indptr", "summary", "q")),
+        *((name, ctypes.c_int) for name in ("table_size", "num_kv_heads")),
+        *((name, ctypes.c_uint) for name in ("q_batch_stride", "q_head_stride")),
+        ("scores", ctypes.c_void_p),
+        ("scores_stride", ctypes.c_longlong),
+        ("summary_indptr", ctypes.c_void_p),
     )
 
 
@@ -26,11 +25,11 @@ class SelectArguments(ctypes.Structure):
     """Of select.cu."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("scores", "kv_indptr", "select_indptr", "page_ids")),
+        *((name, ctypes.c_void_p) for name in ("kv_indptr", "select_indptr", "scores", "page_ids")),
         ("scores_stride", ctypes.c_longlong),
-        ("page_ids_stride", ctypes.c_longlong),
         ("num_columns", ctypes.c_int),
         ("take_tail", ctypes.c_int),
+        ("page_ids_stride", ctypes.c_longlong),
     )
 
 
@@ -38,17 +37,16 @@ class AttentionArguments(ctypes.Structure):
     """Of attention.cuh: what `attend`, `select_attend` and `dense` take."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "block_table", "kv_indptr", "last_page_len")),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("page_ids", "select_indptr", "out", "lse", "scratch", "scores")
-        ),
-        *((name, ctypes.c_longlong) for name in ("q_batch_stride", "q_head_stride")),
-        *((name, ctypes.c_longlong) for name in ("out_batch_stride", "out_head_stride")),
-        *((name, ctypes.c_longlong) for name in ("page_ids_stride", "scores_stride")),
+        *((name, ctypes.c_void_p) for name in ("k", "v", "block_table", "kv_indptr", "last_page_len")),
+        *((name, ctypes.c_ushort) for name in ("num_kv_heads", "num_splits")),
         ("scale_log2", ctypes.c_float),
-        *(
-            (name, ctypes.c_int)
-            for name in ("num_kv_heads", "table_size", "num_columns", "take_tail", "blocks_stay")
-        ),
+        *((name, ctypes.c_void_p) for name in ("q", "select_indptr", "scores")),
+        ("scores_stride", ctypes.c_longlong),
+        ("page_ids", ctypes.c_void_p),
+        ("page_ids_stride", ctypes.c_longlong),
+        ("scratch", ctypes.c_void_p),
+        *((name, ctypes.c_uint) for name in ("q_batch_stride", "q_head_stride")),
+        *((name, ctypes.c_void_p) for name in ("out", "lse")),
+        *((name, ctypes.c_longlong) for name in ("out_batch_stride", "out_head_stride")),
+        *((name, ctypes.c_int) for name in ("table_size", "num_programs", "take_tail", "blocks_stay")),
     )

@@ -58,17 +58,17 @@ def score(q: torch.Tensor, cache: PagedCache, scores: torch.Tensor) -> None:
     transposed = pool.summary.layout == "transposed"
     table = cache.summary_table if transposed else cache.block_table
     arguments = ScoreArguments(
-        q.data_ptr(),
-        pool.summary.data.data_ptr(),
-        table.data_ptr(),
-        cache.kv_indptr.data_ptr(),
-        cache.summary_indptr.data_ptr() if transposed else 0,
-        scores.data_ptr(),
-        q.stride(0),
-        q.stride(1),
-        scores.stride(0),
-        pool.num_kv_heads,
-        len(table),
+        table=table.data_ptr(),
+        kv_indptr=cache.kv_indptr.data_ptr(),
+        summary=pool.summary.data.data_ptr(),
+        q=q.data_ptr(),
+        table_size=len(table),
+        num_kv_heads=pool.num_kv_heads,
+        q_batch_stride=q.stride(0) // 8,
+        q_head_stride=q.stride(1) // 8,
+        scores=scores.data_ptr(),
+        scores_stride=scores.stride(0),
+        summary_indptr=cache.summary_indptr.data_ptr() if transposed else 0,
     )
     group_size = q.shape[1] // pool.num_kv_heads
     tile = PAIRED_TILE if group_size == 1 else PAIRED_GROUP_TILE
@@ -98,17 +98,17 @@ def select(
     check_tensor("select_indptr", select_indptr, (cache.batch_size + 1,), torch.int32, device)
     check_rows("page_ids", page_ids, scores.shape[0], 0, torch.int32, device)
     arguments = SelectArguments(
-        scores.data_ptr(),
-        cache.kv_indptr.data_ptr(),
-        select_indptr.data_ptr(),
-        page_ids.data_ptr(),
-        scores.stride(0),
-        page_ids.stride(0),
-        scores.shape[1],
-        take_tail,
+        kv_indptr=cache.kv_indptr.data_ptr(),
+        select_indptr=select_indptr.data_ptr(),
+        scores=scores.data_ptr(),
+        page_ids=page_ids.data_ptr(),
+        scores_stride=scores.stride(0),
+        num_columns=scores.shape[1],
+        take_tail=take_tail,
+        page_ids_stride=page_ids.stride(0),
     )
     num_warps = num_warps or (32 if cache.max_pages > 8192 else 16)
-    kernel = _kernel("select.cu", "select_kernel", cache, num_warps, SLOTS=_slots(cache.max_pages, num_warps))
+    kernel = _kernel("select.cu", "select_kernel", cache, num_warps, **_keys(cache.max_pages, num_warps))
     kernel.launch((scores.shape[0], cache.batch_size, 1), arguments)
 
 
@@ -181,8 +181,8 @@ def select_attend(
     arguments.page_ids, arguments.page_ids_stride = page_ids.data_ptr(), page_ids.stride(0)
     arguments.select_indptr = select_indptr.data_ptr()
     arguments.scores, arguments.scores_stride = scores.data_ptr(), scores.stride(0)
-    arguments.num_columns = scores.shape[1]
     arguments.take_tail = take_tail
+    table = next_power_of_2(cache.max_pages)
     kernel = _kernel(
         "attend.cu",
         "select_attend_kernel",
@@ -192,8 +192,8 @@ def select_attend(
             q,
             cache,
             room,
-            _slots(cache.max_pages, plan.num_warps),
-            min(next_power_of_2(cache.max_pages), MOST_INDICES - room),
+            table if table + room <= MOST_INDICES else 1,
+            _keys(cache.max_pages, plan.num_warps),
         ),
     )
     _launch(kernel, plan, arguments, cache, dependent=dependent)
@@ -246,20 +246,22 @@ def _room(cache: PagedCache, page_ids: torch.Tensor, most_selected: int | None, 
     return max(64, next_power_of_2(ceil_div(most, plan.num_splits) + 1))
 
 
-def _slots(max_pages: int, num_warps: int) -> int:
-    return max(1, min(MOST_SLOTS, next_power_of_2(ceil_div(max_pages, 32 * num_warps))))
+def _keys(max_pages: int, num_warps: int) -> dict[str, int]:
+    """Definitions of select.cuh: the keys of a thread, and whether some pages are beyond them."""
+    slots = max(1, min(MOST_SLOTS, next_power_of_2(ceil_div(max_pages, 32 * num_warps))))
+    return {"SLOTS": slots, "REREAD": int(max_pages > 32 * num_warps * slots)}
 
 
 def _attend_definitions(
-    q: torch.Tensor, cache: PagedCache, room: int = 64, slots: int = 1, table: int = 1
+    q: torch.Tensor, cache: PagedCache, room: int = 64, table: int = 1, keys: dict[str, int] | None = None
 ) -> dict[str, int]:
     """Definitions of attend.cu; what its two kernels do not share has the least value where it is unused."""
     return {
         "GROUP": q.shape[1] // cache.pool.num_kv_heads,
         "PAGE_SIZE": cache.pool.page_size,
         "SELECTED_PAGES": room,
-        "SLOTS": slots,
         "TABLE": table,
+        **(keys or {"SLOTS": 1, "REREAD": 0}),
     }
 
 
@@ -291,8 +293,8 @@ def _attention_arguments(
         out=out.data_ptr(),
         lse=lse.data_ptr(),
         scratch=scratch.data_ptr(),
-        q_batch_stride=q.stride(0),
-        q_head_stride=q.stride(1),
+        q_batch_stride=q.stride(0) // 8,
+        q_head_stride=q.stride(1) // 8,
         out_batch_stride=out.stride(0),
         out_head_stride=out.stride(1),
         scale_log2=scale * LOG2_E,
@@ -313,6 +315,7 @@ def _launch(
     That leaves one case unchecked: another kernel that keeps multiprocessors until this one ends.
     """
     splits, programs, requests = plan.grid
+    arguments.num_splits, arguments.num_programs = splits, programs * requests
     resident = splits * programs * requests <= kernel.blocks_per_sm * cache.pool.num_workers
     arguments.blocks_stay = resident and splits <= MOST_WAITING_SPLITS
     kernel.launch(plan.grid, arguments, dependent=dependent)

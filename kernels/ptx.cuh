@@ -122,12 +122,18 @@ __device__ __forceinline__ Posted load_relaxed(const Posted* where) {
     return r;
 }
 
-// Adds 1 to a counter in shared memory where `wanted`: a branch would cost more than the addition.
-__device__ __forceinline__ void count_if(bool wanted, u32* counter) {
-    asm volatile("{.reg .pred p; setp.ne.u32 p, %0, 0; @p red.shared.add.u32 [%1], 1;}" ::"r"((u32)wanted),
-                 "r"((u32)__cvta_generic_to_shared(counter))
+// Copies into shared memory, where this thread finds them once wait_for_copies has returned: no register is waited for.
+__device__ __forceinline__ void copy_word(void* shared, const void* global) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(global)
                  : "memory");
 }
+
+__device__ __forceinline__ void copy_words(Words* shared, const Words* global) {  // past L1
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(global)
+                 : "memory");
+}
+
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // A kernel launched as a programmatic dependent starts while the one before still runs; it may touch what that
 // one writes only after this. Without the launch attribute, and before sm_90, it returns at once.

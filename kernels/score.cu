@@ -8,17 +8,18 @@
 #include "device.cuh"
 
 struct ScoreArguments {
-    const char* q;
-    const char* summary;
-    const int* block_table;    // paired: physical page; transposed: physical block
+    const int* block_table;  // paired: physical page; transposed: physical block
     const int* kv_indptr;
-    const int* summary_indptr;  // transposed only
-    float* scores;
-    long long q_batch_stride;  // elements
-    long long q_head_stride;
-    long long scores_stride;
-    int num_kv_heads;
+    const char* summary;
+    const Words* q;
     int table_size;
+    int num_kv_heads;
+    u32 q_batch_stride;  // in words of 16 bytes
+    u32 q_head_stride;
+    // Here ends a line of 64 bytes of the arguments: the next one costs a wait of its own.
+    float* scores;
+    long long scores_stride;  // elements
+    const int* summary_indptr;  // transposed only
 };
 
 // Both halves of a word where `keep_negative`: the negative numbers of q, otherwise the others; 0 elsewhere.
@@ -31,7 +32,7 @@ constexpr int BOX_BYTES = 4 * HEAD_DIM;
 
 struct Tile {  // of one warp: TILE pages of one request and KV head
     int kv_head, request, first, start, num_pages;
-    int physical;  // lane i: of page first + i
+    int physical;  // lane i below TILE: of page first + i; the others: where the request ends
 
     // Neighbouring warps take neighbouring heads of the same pages, whose boxes lie in a row.
     __device__ __forceinline__ explicit Tile(const ScoreArguments& arg) {
@@ -41,20 +42,22 @@ struct Tile {  // of one warp: TILE pages of one request and KV head
         first = blockIdx.y * TILE;
         // The first request starts at 0: its table is read at once, not after kv_indptr.
         start = request ? arg.kv_indptr[request] : 0;
-        int limit = arg.table_size - start;
-        physical = lane < TILE && first + lane < limit ? arg.block_table[start + first + lane] : 0;
-        num_pages = arg.kv_indptr[request + 1] - start;
+        // One load asks for the table and for where the request ends: of two the compiler waits for one in between.
+        int entry = start + first + lane;
+        const int* word = lane < TILE ? arg.block_table + entry : arg.kv_indptr + request + 1;
+        physical = lane >= TILE || entry < arg.table_size ? *word : 0;
+        num_pages = __shfl_sync(FULL_WARP, physical, WARP - 1) - start;
     }
     __device__ __forceinline__ bool empty(const ScoreArguments& arg) const {
         return first >= num_pages || kv_head >= arg.num_kv_heads;
     }
     __device__ __forceinline__ bool there(int page) const { return first + page < num_pages; }
     __device__ __forceinline__ const char* box(const ScoreArguments& arg, int page) const {
-        int place = __shfl_sync(FULL_WARP, physical, page);
-        return arg.summary + ((long long)place * arg.num_kv_heads + kv_head) * BOX_BYTES;
+        u32 place = __shfl_sync(FULL_WARP, physical, page);
+        return arg.summary + (u64)(place * arg.num_kv_heads + kv_head) * BOX_BYTES;
     }
-    __device__ __forceinline__ const char* query(const ScoreArguments& arg, int head) const {
-        return arg.q + 2 * (request * arg.q_batch_stride + (kv_head * GROUP + head) * arg.q_head_stride);
+    __device__ __forceinline__ const Words* query(const ScoreArguments& arg, int head) const {
+        return arg.q + (u64)request * arg.q_batch_stride + (u64)(kv_head * GROUP + head) * arg.q_head_stride;
     }
     __device__ __forceinline__ float* score(const ScoreArguments& arg, int head, int page) const {
         return arg.scores + (kv_head * GROUP + head) * arg.scores_stride + start + first + page;
@@ -78,7 +81,7 @@ extern "C" __global__ void SCORE_BOUNDS score_paired(ScoreArguments arg) {
     Tile tile(arg);
     if (tile.empty(arg)) return;
     // No branch between the query and the boxes: what is made of the query would be waited for before them.
-    Words query = load_once(tile.query(arg, 0) + 16 * (piece % (LANES / 2)));
+    Words query = load_once(tile.query(arg, 0) + piece % (LANES / 2));
     Words box[LOADS];
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
@@ -114,12 +117,12 @@ extern "C" __global__ void SCORE_BOUNDS score_paired(ScoreArguments arg) {
     let_next_kernel_start();
     int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     Tile tile(arg);
-    if (tile.empty(arg)) return;
     Words query[PIECES], upper[2 * PIECES], lower[2 * PIECES];
-    const char *own_query = tile.query(arg, g < GROUP ? g : 0) + 16 * t;
-    const char *upper_box = tile.box(arg, g) + 16 * t, *lower_box = tile.box(arg, g + 8) + 16 * t;
+    if (tile.empty(arg)) return;
+    const Words* own_query = tile.query(arg, g < GROUP ? g : 0) + t;
 #pragma unroll
-    for (int c = 0; c < PIECES; c++) query[c] = g < GROUP ? load_once(own_query + 64 * c) : zero_words();
+    for (int c = 0; c < PIECES; c++) query[c] = g < GROUP ? load_once(own_query + 4 * c) : zero_words();
+    const char *upper_box = tile.box(arg, g) + 16 * t, *lower_box = tile.box(arg, g + 8) + 16 * t;
 #pragma unroll
     for (int c = 0; c < 2 * PIECES; c++) upper[c] = tile.there(g) ? load_once(upper_box + 64 * c) : zero_words();
 #pragma unroll
@@ -157,26 +160,26 @@ extern "C" __global__ void __launch_bounds__(128, GROUP == 1 ? 8 : 1) score_tran
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int octet = lane % 8, first_dim = warp * (HEAD_DIM / 4) + lane / 8 * ROWS;
     int kv_head = blockIdx.y, request = blockIdx.z;
-    int first_block = request ? arg.summary_indptr[request] : 0;
+    int first_block = request ? arg.summary_indptr[request] : 0, start = request ? arg.kv_indptr[request] : 0;
     int entry = first_block + blockIdx.x;
-    int physical = entry < arg.table_size ? arg.block_table[entry] : 0;
-    const char* q = arg.q + 2 * (request * arg.q_batch_stride + kv_head * GROUP * arg.q_head_stride + first_dim);
+    // One load asks for both, of lanes in turn.
+    const int* word = lane % 2 ? arg.kv_indptr + request + 1 : arg.block_table + entry;
+    int loaded = lane % 2 || entry < arg.table_size ? *word : 0;
+    const Words* q = arg.q + (u64)request * arg.q_batch_stride + (u64)(kv_head * GROUP) * arg.q_head_stride;
     u32 query[GROUP][ROWS / 2];
 #pragma unroll
     for (int h = 0; h < GROUP; h++)
 #pragma unroll
         for (int i = 0; i < ROWS / 2; i += 2) {
-            uint2 two = *(const uint2*)(q + 2 * h * arg.q_head_stride + 4 * i);
+            uint2 two = ((const uint2*)(q + (u64)h * arg.q_head_stride))[first_dim / 4 + i / 2];
             query[h][i] = two.x;
             query[h][i + 1] = two.y;
         }
-    int start = arg.kv_indptr[request];
-    int num_pages = arg.kv_indptr[request + 1] - start;
-    int page = blockIdx.x * PAGES;
-    if (page >= num_pages) return;
-    const char* rows = arg.summary +
-                       (((long long)physical * gridDim.y + kv_head) * HEAD_DIM + first_dim) * (2 * ROW_BYTES) +
-                       16 * octet;
+    u32 physical = __shfl_sync(FULL_WARP, loaded, 0);
+    int num_pages = __shfl_sync(FULL_WARP, loaded, 1) - start, page = blockIdx.x * PAGES;
+    bool there = page < num_pages;  // a branch here would be taken before the query is asked for
+    const char* rows = arg.summary + (u64)(physical * arg.num_kv_heads + kv_head) * (HEAD_DIM * 2 * ROW_BYTES) +
+                       first_dim * (2 * ROW_BYTES) + 16 * octet;
     Words lower[ROWS], upper[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
@@ -184,12 +187,12 @@ extern "C" __global__ void __launch_bounds__(128, GROUP == 1 ? 8 : 1) score_tran
 #pragma unroll
         for (int h = 0; h < GROUP; h++) {
             bool sign = is_negative(query[h], i);
-            negative |= sign;
-            positive |= !sign;
+            negative |= there && sign;
+            positive |= there && !sign;
         }
         const char* row = rows + 2 * i * ROW_BYTES;
         if (GROUP == 1) {
-            upper[i] = load_once(row + (negative ? 0 : ROW_BYTES));
+            upper[i] = there ? load_once(row + (negative ? 0 : ROW_BYTES)) : zero_words();
         } else {
             lower[i] = negative ? load_once(row) : zero_words();
             upper[i] = positive ? load_once(row + ROW_BYTES) : zero_words();

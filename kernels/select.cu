@@ -2,14 +2,15 @@
 #include "select.cuh"
 
 struct SelectArguments {
-    const float* scores;
     const int* kv_indptr;
     const int* select_indptr;
+    const float* scores;
     int* page_ids;
     long long scores_stride;
-    long long page_ids_stride;
     int num_columns;  // of scores
     int take_tail;
+    // A line of 64 bytes of the arguments, which costs a wait of its own, ends here.
+    long long page_ids_stride;
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) select_kernel(SelectArguments arg) {
@@ -27,7 +28,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) select_kernel(SelectArg
     int first_id = arg.select_indptr[request], wanted = arg.select_indptr[request + 1] - first_id;
     if (wanted <= 0) return;
     int* page_ids = arg.page_ids + head * arg.page_ids_stride + first_id;
+    Picked picked;
     select_pages<false>(
-        own, scores, num_pages, wanted, arg.take_tail, memory, [](u32) { return 0u; },
+        [&](float(&loaded)[SLOTS]) {
+#pragma unroll
+            for (int i = 0; i < SLOTS; i++) loaded[i] = own[i];
+        },
+        scores, num_pages, wanted, arg.take_tail, memory, picked, [](u32) { return 0u; },
         [&](int rank, int, int page) { page_ids[rank] = page; });
 }

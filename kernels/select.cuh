@@ -6,8 +6,9 @@
 // writes the keys above it, and of those in it the lowest pages, in page order. Every warp reads the histogram
 // and decides for itself: a barrier less, and nobody waits.
 //
-// -DWARPS: warps of a block.  -DSLOTS: keys a thread keeps in registers, a power of two; pages beyond
-// WARPS * 32 * SLOTS are read again in every pass.
+// -DWARPS: warps of a block.  -DSLOTS: keys a thread keeps in registers, a power of two.  -DREREAD=1: a request may have
+// more than WARPS * 32 * SLOTS pages; those beyond are read again in every pass. Where none has, the code for it would
+// only displace other code from the cache of instructions.
 #pragma once
 #include "device.cuh"
 
@@ -73,7 +74,7 @@ __device__ __forceinline__ void clear(SelectMemory& memory) {
 template <class F>
 __device__ __forceinline__ void each_chunk(const u32 (&keys)[SLOTS], const float* scores, int num_pages, F f) {
     f(keys, 0);
-    for (int first = CHUNK; first < num_pages; first += CHUNK) {
+    for (int first = CHUNK; REREAD && first < num_pages; first += CHUNK) {
         u32 chunk[SLOTS];
         load_chunk(chunk, scores, first, num_pages);
         f(chunk, first);
@@ -189,10 +190,11 @@ __device__ __forceinline__ Range find_range(const u32 (&keys)[SLOTS], const floa
     bool told = false;
     while (low != high) {
         int shift = max(0, 25 - __clz(high - low));  // (high - low) >> shift is a bin
-        // The lowest bin needs no count, and would collect the ties.
+        // The lowest bin needs no count: it takes what is not to be counted, so that no key costs a branch.
         u32 second = low + (1u << shift), span = high - second;
         each_key(keys, scores, num_pages, [&](u32 key) {
-            count_if(key - second <= span, &memory.histogram[((key - second) >> shift) + 1]);
+            u32 bin = key - second <= span ? ((key - second) >> shift) + 1u : 0u;
+            atomicAdd(&memory.histogram[bin], 1u);
         });
         __syncthreads();
         Bin bin = find_bin(memory.histogram, above, wanted);
@@ -259,17 +261,23 @@ struct Counts {
     }
 };
 
+struct Picked {  // of a thread's keys in registers: bit i for key i, and how many selected pages lie below
+    u32 mask = 0;
+    int rank = 0;
+};
+
 // Calls take(rank, rest, page) for each selected page: how many selected pages lie below it, and how many of those
 // outside `skip`, where bit i is this thread's key i of the first chunk; for those inside, rest is -1. Returns
 // how many were skipped. Without SKIPS, `skip` is 0.
 template <bool SKIPS, class Take>
 __device__ __forceinline__ int write_selected(const u32 (&keys)[SLOTS], const float* scores, int num_pages,
-                                              int wanted, Range range, u32 skip, SelectMemory& memory, Take take) {
+                                              int wanted, Range range, u32 skip, SelectMemory& memory,
+                                              Picked& picked, Take take) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int need = wanted - range.above, num_above = 0, num_inside = 0, num_skipped = 0;
-    for (int first = 0; first < num_pages; first += CHUNK) {
+    for (int first = 0; first == 0 || (REREAD && first < num_pages); first += CHUNK) {
         u32 above, inside, skipped = first == 0 ? skip : 0u;
-        if (first == 0) {
+        if (!REREAD || first == 0) {
             above = above_mask(keys, range.high);
             inside = inside_mask(keys, range.low, range.high);
         } else {
@@ -293,12 +301,15 @@ __device__ __forceinline__ int write_selected(const u32 (&keys)[SLOTS], const fl
         lower.sum_over_warp<SKIPS>();
         int above_rank = num_above + lower.above + lanes.above, inside_rank = num_inside + lower.inside + lanes.inside;
         int skipped_rank = num_skipped + lower.skipped + lanes.skipped;
+        if (first == 0) picked.rank = above_rank + min(inside_rank, need);
         for (u32 left = above | inside; left; left &= left - 1u) {
             int slot = __ffs(left) - 1;
             bool is_above = above >> slot & 1u, is_skipped = skipped >> slot & 1u;
             int rank = above_rank + min(inside_rank, need);
-            if (is_above || inside_rank < need)
+            if (is_above || inside_rank < need) {
                 take(rank, is_skipped ? -1 : rank - skipped_rank, first_page(first) + slot);
+                if (first == 0) picked.mask |= 1u << slot;
+            }
             above_rank += is_above;
             inside_rank += !is_above;
             skipped_rank += is_skipped;
@@ -306,29 +317,39 @@ __device__ __forceinline__ int write_selected(const u32 (&keys)[SLOTS], const fl
         num_above += total.above;
         num_inside += total.inside;
         num_skipped += total.skipped;
-        if (first + CHUNK < num_pages) __syncthreads();
+        if (REREAD && first + CHUNK < num_pages) __syncthreads();
     }
     return num_skipped;
 }
 
 // Selects and calls take(rank, rest, page), as write_selected does. `take_tail`: the last page does not compete and
-// is always taken. `own` are load_scores' of the first chunk; `memory` is cleared, and free of other use, before the
-// call. `sure` (find_range) returns the mask of keys to skip, where SKIPS. Returns how many were skipped.
-template <bool SKIPS, class Sure, class Take>
-__device__ __forceinline__ int select_pages(const float (&own)[SLOTS], const float* scores, int num_pages, int wanted,
-                                            bool take_tail, SelectMemory& memory, Sure sure, Take take) {
+// is always taken. load(own) loads the scores of the first chunk: where they are not needed, it is not called, as they
+// would be waited for all the same. `memory` is cleared, and free of other use, before the call. `sure` (find_range) returns the mask of keys to skip, where SKIPS. Returns how many were skipped. `picked` tells
+// what was taken, but for the last page and for those that are not in registers.
+template <bool SKIPS, class Load, class Sure, class Take>
+__device__ __forceinline__ int select_pages(Load load, const float* scores, int num_pages, int wanted, bool take_tail,
+                                            SelectMemory& memory, Picked& picked, Sure sure, Take take) {
     if (take_tail) {
         num_pages--;
         wanted--;
     }
     int num_skipped = 0;
     if (wanted >= num_pages) {
-        for (int page = threadIdx.x; page < num_pages; page += THREADS) take(page, page, page);
+        picked.rank = first_page(0);
+        for (int first = 0; first == 0 || (REREAD && first < num_pages); first += CHUNK) {
+#pragma unroll 1
+            for (int slot = 0, page = first_page(first); slot < SLOTS && page < num_pages; slot++, page++) {
+                take(page, page, page);
+                if (first == 0) picked.mask |= 1u << slot;
+            }
+        }
     } else if (wanted > 0) {
+        float own[SLOTS];
+        load(own);
         u32 keys[SLOTS], skip = 0;
         keys_of(keys, own, 0, num_pages);
         Range range = find_range(keys, scores, num_pages, wanted, memory, [&](u32 mask) { skip = sure(mask); });
-        num_skipped = write_selected<SKIPS>(keys, scores, num_pages, wanted, range, skip, memory, take);
+        num_skipped = write_selected<SKIPS>(keys, scores, num_pages, wanted, range, skip, memory, picked, take);
     }
     if (take_tail && threadIdx.x == 0) take(wanted, wanted - num_skipped, num_pages);
     return num_skipped;

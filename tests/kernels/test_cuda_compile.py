@@ -22,6 +22,8 @@ CUOBJDUMP = Path(triton.__file__).with_name("backends") / "nvidia" / "bin" / "cu
 K = 1024
 NARROW = re.compile(r"\bLDG\.E\S*\.[US](8|16)\b")
 WIDE = re.compile(r"\bLDG(STS)?\.E\S*\.128\b")
+ONCE = re.compile(r"\bLDG\.E\.NA\S*\.128\b")
+INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,5}\*/\s+(.+?);\s+/\* 0x[0-9a-f]{16} \*/\s+/\* (0x[0-9a-f]{16}) \*/")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Compiled:
     wide_loads: int
     loads_before_products: int  # 16-byte ones
     narrow_loads: int
+    waits_for_early_loads: int  # of the rest of a selection
     registers: int
     shared_bytes: int  # static
     stack_bytes: int
@@ -117,11 +120,31 @@ def _read(report: str, architecture: int, launch: Launch) -> Compiled:
         wide_loads=len(WIDE.findall(text)),
         loads_before_products=len(WIDE.findall(text.partition("HMMA")[0])),
         narrow_loads=len(NARROW.findall(text)),
+        waits_for_early_loads=_waits_for_early_loads(text) if launch.name == "select_attend_kernel" else 0,
         registers=sizes["REG"],
         shared_bytes=sizes["SHARED"],
         stack_bytes=sizes["STACK"],
         local_bytes=sizes["LOCAL"],
     )
+
+
+def _waits_for_early_loads(text: str) -> int:
+    """Instructions between the early loads of K and V and the end of the selection that wait for those.
+
+    The upper word of an instruction says which of six counters its load holds until it has arrived (bits
+    46 to 48), and which ones it waits for itself (bits 52 to 57): loads share them, and all are waited for.
+    """
+    code = [(name, int(upper, 16)) for name, upper in INSTRUCTION.findall(text)]
+    loads = [at for at, (name, _) in enumerate(code) if ONCE.search(name)]
+    barriers = [at for at, (name, _) in enumerate(code) if "BAR.SYNC" in name]
+    first_barrier = min(at for at in barriers if at > loads[0])
+    walking = [at for at in loads if at > first_barrier]
+    early = [at for at in loads if at < first_barrier]
+    if not walking:
+        return 0  # all are of the walk: nothing is asked for early
+    end = max(at for at in barriers if at < walking[0])
+    held = {code[at][1] >> 46 & 7 for at in early}
+    return sum(any(upper >> 52 >> counter & 1 for counter in held) for _, upper in code[early[-1] + 1 : end])
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +175,13 @@ def test_boxes_are_all_asked_for_before_the_first_product(results: list[Compiled
     paired = [r for r in results if r.launch.name == "score_paired"]
     assert {r["GROUP"] for r in paired} >= {1, 4}
     assert not [str(r) for r in paired if r.loads_before_products < r.wide_loads_needed]
+
+
+def test_the_rest_of_a_selection_does_not_wait_for_pages_asked_for_early(results: list[Compiled]) -> None:
+    """A register that some path leaves unread is waited for where it is written again, and they with it."""
+    fused = [r for r in results if r.launch.name == "select_attend_kernel" and r.architecture >= 90]
+    assert {r["SLOTS"] for r in fused} >= {1, 4, 16}
+    assert not [str(r) for r in fused if r.waits_for_early_loads]
 
 
 def test_nothing_of_the_cuda_stages_spills(results: list[Compiled]) -> None:

@@ -267,6 +267,25 @@ def test_what_the_fused_launch_asks_for_early_is_of_the_selection(
         check(case, q, fused, ids, select_indptr)
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("where", [torch.clone, _in_front])
+def test_pages_beyond_the_registers_are_read_again(
+    slots: int, where: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """512 threads that keep one key, or two, are given 1,100 pages, and 40 that they could keep."""
+    monkeypatch.setattr(cuda_stages, "MOST_SLOTS", slots)
+    kind = next(kind for kind in KINDS if kind.page_size == 8)
+    case = kind.case((1100 * 8 - 3, 40 * 8))
+    q = make_q(case, kind.num_qo_heads, 7)
+    select_indptr = make_select_indptr(case.cache, 30)
+    scores = where(torch.randn((kind.num_qo_heads, case.cache.total_pages), device=DEVICE))
+    ids = reference.select(scores.cpu(), case.cache, select_indptr)
+    assert torch.equal(select(scores, case.cache, select_indptr).cpu(), ids)
+    fused_ids, *fused = select_attend(scores, case.cache, select_indptr, q)
+    assert torch.equal(fused_ids.cpu(), ids)
+    check(case, q, fused, fused_ids, select_indptr)
+
+
 def test_rows_of_q_and_out_may_lie_apart() -> None:
     case = ONE.case()
     wide = torch.full((7, ONE.num_qo_heads, 2, 128), float("nan"), dtype=torch.float16, device=DEVICE)
@@ -512,6 +531,16 @@ def test_two_pages_taken_for_each_other_are_caught(kind: Kind) -> None:
             ("attention.cuh", "return logical == num_pages - 1 ? tail_len : PAGE_SIZE;", "return PAGE_SIZE;"),
         ),
         (ONE, ("attention.cuh", "place / 2, sum.acc, next);", "place / 2, next, sum.acc);")),
+        (ONE, ("attend.cu", "    wait_for_copies();\n", "")),
+        (
+            ONE,
+            (
+                "attend.cu",
+                "[task.wanted - 1] = task.line.num_pages - 1;",
+                "[task.wanted - 1] = task.line.num_pages - 2;",
+            ),
+        ),
+        (ONE, ("attend.cu", "0xffffffffu / active + 1u;", "0xffffffffu / active;")),
     ],
     ids=[
         "a box's halves exchanged",
@@ -520,6 +549,9 @@ def test_two_pages_taken_for_each_other_are_caught(kind: Kind) -> None:
         "splits merged unscaled",
         "slots behind the end read",
         "two outputs exchanged",
+        "copies not waited for",
+        "another page told for the last",
+        "a division rounded down",
     ],
 )
 def test_a_fault_in_the_source_is_caught(

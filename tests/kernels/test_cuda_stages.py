@@ -192,18 +192,25 @@ def test_strides_and_sizes_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> Non
     cuda_stages.score(q, cache, scores)
     cuda_stages.select_attend(scores, cache, t.select_indptr, ids, True, q, out, t.lse, scratch, 0.5)
     score, fused = (launch.arguments for launch in recorder.launches)
-    assert (score.q_batch_stride, score.q_head_stride, score.scores_stride) == (256, 512, 300)
+    assert (score.q_batch_stride, score.q_head_stride, score.scores_stride) == (256 // 8, 512 // 8, 300)
     assert score.num_kv_heads == cache.pool.num_kv_heads
-    assert (fused.q_batch_stride, fused.q_head_stride) == (256, 512)
+    assert (fused.q_batch_stride, fused.q_head_stride) == (256 // 8, 512 // 8)
     assert (fused.out_batch_stride, fused.out_head_stride) == (8 * 136, 136)
     assert (fused.page_ids_stride, fused.scores_stride) == (80, 300)
     assert (fused.num_kv_heads, fused.take_tail) == (8, 1)
+    assert (fused.num_splits, fused.num_programs) == (plan.grid[0], 8 * 2)
     assert fused.scale_log2 == pytest.approx(0.5 * cuda_stages.LOG2_E)
 
 
 # The argument structures are written twice, here and in C: in the same order, with the same names and types.
 
-C_TYPES = {"long long": ctypes.c_longlong, "int": ctypes.c_int, "float": ctypes.c_float}
+C_TYPES = {
+    "long long": ctypes.c_longlong,
+    "int": ctypes.c_int,
+    "u32": ctypes.c_uint,
+    "unsigned short": ctypes.c_ushort,
+    "float": ctypes.c_float,
+}
 RENAMED = {"block_table": {"block_table", "table"}}
 """Where the structures in Python and C may call one tensor differently."""
 
@@ -244,10 +251,10 @@ def test_argument_structures_are_those_of_the_kernels(file: str, struct: str) ->
 @pytest.mark.parametrize(
     ("written", "instead"),
     [
-        ("long long q_batch_stride;", "int q_batch_stride;"),
+        ("u32 q_batch_stride;", "int q_batch_stride;"),
         ("const int* kv_indptr;", "const int* indptr;"),
         ("const char* k;\n    const char* v;", "const char* v;\n    const char* k;"),
-        ("int num_kv_heads;", "int num_kv_heads;\n    int another;"),
+        ("int num_programs;", "int num_programs;\n    int another;"),
     ],
 )
 def test_a_structure_that_differs_is_found(written: str, instead: str) -> None:

@@ -85,6 +85,7 @@ struct Thread {
     bool done = false;
     void* stack_pointer = nullptr;
     std::unique_ptr<char[]> stack;
+    std::vector<std::function<void()>> copies;  // begun and not waited for
 };
 
 struct Block {
@@ -214,6 +215,10 @@ inline void __syncthreads() {
     while (block.barriers == before) host::yield();
 }
 
+inline void __syncwarp() {
+    host::exchanged(0, [](auto) { return 0; });
+}
+
 inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 template <class T>
@@ -288,6 +293,7 @@ inline float __int_as_float(int bits) { return host_bits<float>(bits); }
 inline unsigned __float_as_uint(float number) { return host_bits<unsigned>(number); }
 inline int __float_as_int(float number) { return host_bits<int>(number); }
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
 inline int __clz(unsigned bits) { return bits ? __builtin_clz(bits) : 32; }

@@ -101,8 +101,19 @@ inline Posted load_relaxed(const Posted* where) {
     return *where;
 }
 
-inline void count_if(bool wanted, u32* counter) {
-    if (wanted) ++*counter;  // otherwise it may point anywhere
+// What is copied is there when it has been waited for, and not before.
+template <class T>
+void copy_later(T* to, const T* from) {
+    if (reinterpret_cast<uintptr_t>(to) % sizeof(T) || reinterpret_cast<uintptr_t>(from) % sizeof(T)) std::abort();
+    host::self->copies.push_back([=] { *to = *from; });
+}
+
+inline void copy_word(void* shared, const void* global) { copy_later((u32*)shared, (const u32*)global); }
+inline void copy_words(Words* shared, const Words* global) { copy_later(shared, global); }
+
+inline void wait_for_copies() {
+    for (auto& copy : host::self->copies) copy();
+    host::self->copies.clear();
 }
 
 inline void wait_for_previous_kernel() {}
