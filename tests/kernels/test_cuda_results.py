@@ -286,6 +286,20 @@ def test_pages_beyond_the_registers_are_read_again(
     check(case, q, fused, fused_ids, select_indptr)
 
 
+@pytest.mark.parametrize("kind", [ONE, KINDS[1], GROUP], ids=str)
+def test_a_block_table_without_room_in_shared_memory(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than 8192 pages it is read where it lies; here there is room for none."""
+    monkeypatch.setattr(cuda_stages, "MOST_INDICES", 0)
+    case = kind.case()
+    q = make_q(case, kind.num_qo_heads, 8)
+    select_indptr = make_select_indptr(case.cache, NUM_SELECTED)
+    scores = score(q, case.cache)
+    ids, *fused = select_attend(scores, case.cache, select_indptr, q)
+    assert torch.equal(ids.cpu(), reference.select(scores.cpu(), case.cache, select_indptr))
+    spoil_unselected(case, ids, select_indptr)
+    check(case, q, fused, ids, select_indptr)
+
+
 def test_rows_of_q_and_out_may_lie_apart() -> None:
     case = ONE.case()
     wide = torch.full((7, ONE.num_qo_heads, 2, 128), float("nan"), dtype=torch.float16, device=DEVICE)

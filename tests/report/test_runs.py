@@ -40,13 +40,24 @@ def _timed(found: Profile, policy: str, budget: int, layout: str) -> list[float]
     ]
 
 
+def _with_half_the_dense_times(found: Profile) -> Profile:
+    halved = [
+        replace(
+            r, times_us={s: tuple(t / 2 for t in ts) if s == "dense" else ts for s, ts in r.times_us.items()}
+        )
+        for r in found.records
+    ]
+    return replace(found, records=tuple(halved))
+
+
 def test_the_headline_is_of_one_run_in_any_order(kept: dict[str, Profile]) -> None:
-    """kernels.jsonl has the most points; roofline.jsonl repeats some of them, and dense is faster there."""
+    """kernels.jsonl has the most points; roofline.jsonl repeats some, and dense is made faster there."""
     own = min(_timed(kept["kernels"], "dense", 0, "transposed"))
     (quest_us,) = _timed(kept["kernels"], "quest", 2048, "transposed")
-    assert min(_timed(kept["roofline"], "dense", 0, "transposed")) < own
+    roofline = _with_half_the_dense_times(kept["roofline"])
+    assert min(_timed(roofline, "dense", 0, "transposed")) < own
     told = set()
-    for order in permutations(kept.values()):
+    for order in permutations({**kept, "roofline": roofline}.values()):
         (found,) = evidence(merge_profiles(order))
         rows = [
             row
@@ -56,7 +67,7 @@ def test_the_headline_is_of_one_run_in_any_order(kept: dict[str, Profile]) -> No
         assert [row.speed_up for row in rows] == [own / quest_us]
         told.add(answers(found)[0].sentence)
     assert len(told) == 1
-    assert "6.6x at 32k in attention" in told.pop()
+    assert f"{own / quest_us:.2g}x at 32k in attention" in told.pop()
 
 
 def test_floors_stand_on_the_ceiling_of_their_own_run(kept: dict[str, Profile]) -> None:
