@@ -168,7 +168,8 @@ def select_attend(
 
     `most_selected` is the largest K_r; None stands for all of `page_ids`, which is right for one request and
     safe for more. `dependent`: it starts while the kernel before it, which must be `score`, still runs, and
-    waits for it before it reads scores. Raises ValueError unless `fuses` says that the pages fit.
+    waits for it before it reads scores; the query, lengths, table and scratch are read at once, and must be
+    settled when that kernel starts. Raises ValueError unless `fuses` says that the pages fit.
     """
     check_rows("scores", scores, q.shape[1], cache.total_pages, torch.float32, q.device)
     check_rows("page_ids", page_ids, q.shape[1], 0, torch.int32, q.device)
