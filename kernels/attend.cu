@@ -109,10 +109,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS) select_atte
     __shared__ u32 launch;
     let_next_kernel_start();
     clear(memory.select);
-    // Asked for while the scores are still being written, waited for together with them.
+    // Asked for while the scores are still being written.
     Loaded loaded = load_task(arg);
     if (threadIdx.x < LANES) copy_words(&query_words[threadIdx.x], query_at(arg, blockIdx.z, blockIdx.y) + threadIdx.x);
-    if (threadIdx.x == WARP) copy_word(&launch, &arg.scratch[blockIdx.z * gridDim.y + blockIdx.y]);
+    if (threadIdx.x == WARP) copy_word(&launch, &arg.scratch[program_of_block()]);
     if (TABLE > 1) copy_table(table, arg.block_table + loaded.start, arg.table_size - loaded.start);
     wait_for_previous_kernel();
     const float* scores = arg.scores + blockIdx.y * arg.scores_stride + loaded.start;

@@ -46,9 +46,12 @@ __device__ __forceinline__ const Words* query_at(const AttentionArguments& arg, 
     return arg.q + (u64)request * arg.q_batch_stride + (u64)head * arg.q_head_stride;
 }
 
+// The number of this block's program, which its splits share: of a request and head, or group of heads.
+__device__ __forceinline__ u32 program_of_block() { return blockIdx.z * gridDim.y + blockIdx.y; }
+
 // The number of launches before this one, into `launch` in shared memory: by the last warp, which is often idle.
 __device__ __forceinline__ void load_launch(u32& launch, const AttentionArguments& arg) {
-    if (threadIdx.x == THREADS - WARP) launch = arg.scratch[blockIdx.z * gridDim.y + blockIdx.y];
+    if (threadIdx.x == THREADS - WARP) launch = arg.scratch[program_of_block()];
 }
 
 struct Share {  // of one block
@@ -314,7 +317,7 @@ __device__ __forceinline__ void finish(MergeMemory& memory, State& state, const 
             sum_of_warps(memory, number).write(output, number);
         return;
     }
-    int program = blockIdx.z * gridDim.y + blockIdx.y, split = blockIdx.x;
+    int program = program_of_block(), split = blockIdx.x;
     Posted* boards = (Posted*)(arg.scratch + (2 * arg.num_programs + 3) / 4 * 4);
     Board board{boards + (long long)program * arg.num_splits * HEADS * PAIRS, launch + 1};
     post_sums(memory, board, split);

@@ -324,8 +324,9 @@ __device__ __forceinline__ int write_selected(const u32 (&keys)[SLOTS], const fl
 
 // Selects and calls take(rank, rest, page), as write_selected does. `take_tail`: the last page does not compete and
 // is always taken. load(own) loads the scores of the first chunk: where they are not needed, it is not called, as they
-// would be waited for all the same. `memory` is cleared, and free of other use, before the call. `sure` (find_range) returns the mask of keys to skip, where SKIPS. Returns how many were skipped. `picked` tells
-// what was taken, but for the last page and for those that are not in registers.
+// would be waited for all the same. `memory` is cleared, and free of other use, before the call. `sure` (find_range)
+// returns the mask of keys to skip, where SKIPS. Returns how many were skipped. `picked` tells what was taken, but for the
+// last page and for those that are not in registers.
 template <bool SKIPS, class Load, class Sure, class Take>
 __device__ __forceinline__ int select_pages(Load load, const float* scores, int num_pages, int wanted, bool take_tail,
                                             SelectMemory& memory, Picked& picked, Sure sure, Take take) {
