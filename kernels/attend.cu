@@ -54,10 +54,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS) attend_kern
     Task task = task_of(arg, load_task(arg));
     wait_for_previous_kernel();
     if (blockIdx.x >= task.active) return;
-    const int* page_ids = arg.page_ids + blockIdx.y * arg.page_ids_stride + task.first_id;
+    const int* page_ids = arg.page_ids + (u64)blockIdx.y * arg.page_ids_stride + task.first_id;
     Held held;
     attend(
-        arg, memory, task, held, share_of(task.wanted, blockIdx.x, task.active), equal_turn(), launch,
+        arg, memory, task, held, share_of(task.wanted, blockIdx.x, task.active), equal_turn(threadIdx.x / WARP, WARPS),
+        launch,
         [&](int entry) { return page_ids[entry]; },
         [&](Query& query) { load_query(query, query_at(arg, blockIdx.z, blockIdx.y), 0, arg.scale_log2); },
         [&] { load_launch(launch, arg); });
@@ -115,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS) select_atte
     if (threadIdx.x == WARP) copy_word(&launch, &arg.scratch[program_of_block()]);
     if (TABLE > 1) copy_table(table, arg.block_table + loaded.start, arg.table_size - loaded.start);
     wait_for_previous_kernel();
-    const float* scores = arg.scores + blockIdx.y * arg.scores_stride + loaded.start;
+    const float* scores = arg.scores + (u64)blockIdx.y * arg.scores_stride + loaded.start;
     Task task = task_of(arg, loaded);
     wait_for_copies();
     if (blockIdx.x >= task.active) return;
@@ -123,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS) select_atte
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, num_skipped = 0;
     if (lane == 0) early.there[warp] = false;
     Held held;
-    int* page_ids = arg.page_ids + blockIdx.y * arg.page_ids_stride + task.first_id;
+    int* page_ids = arg.page_ids + (u64)blockIdx.y * arg.page_ids_stride + task.first_id;
     // Pages go to the splits in turn. A division by the inverse is exact here: a rank times `active` is below 2^32.
     u32 active = task.active, inverse = 0xffffffffu / active + 1u;
     auto round_of = [&](int rank) { return active > 1 ? (int)__umulhi(rank, inverse) : rank; };
@@ -166,6 +167,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS) select_atte
         for (u32 left = picked.mask; left; left &= left - 1u) page_ids[rank++] = first_page(0) + __ffs(left) - 1;
         if (arg.take_tail && task.wanted > 0 && threadIdx.x == 0) page_ids[task.wanted - 1] = task.line.num_pages - 1;
     };
-    attend<Early::WITH_VALUES>(arg, memory.merge, task, held, share, Turn{__popc(idle & below), num_idle + warp}, launch,
-                               [&](int entry) { return pages[entry]; }, query_of, tell);
+    Turn turn{__popc(idle & below), num_idle + warp, WARPS};
+    attend<Early::WITH_VALUES>(
+        arg, memory.merge, task, held, share, turn, launch, [&](int entry) { return pages[entry]; }, query_of, tell);
 }

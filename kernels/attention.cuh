@@ -20,23 +20,24 @@ struct AttentionArguments {
     const int* last_page_len;
     unsigned short num_kv_heads;
     unsigned short num_splits;
-    float scale_log2;
+    int early_pages;  // of the first request, when the launch was made
     // Here ends a line of 64 bytes of the arguments: the next one costs a wait of its own.
     const Words* q;
     const int* select_indptr;
     const float* scores;
-    long long scores_stride;  // elements
     int* page_ids;
-    long long page_ids_stride;
     u32* scratch;
+    u32 scores_stride;  // elements
+    u32 page_ids_stride;
     u32 q_batch_stride;  // in words of 16 bytes
     u32 q_head_stride;
+    float scale_log2;
+    int table_size;  // of block_table
     // And here another one.
     unsigned short* out;
     float* lse;
     long long out_batch_stride;
     long long out_head_stride;
-    int table_size;    // of block_table
     int num_programs;  // groups of splits
     int take_tail;
     int blocks_stay;  // all blocks of the launch are resident at once, so that one may wait for another
@@ -118,7 +119,6 @@ struct MergeMemory {
     alignas(16) float acc[WARPS][HEADS][HEAD_NUMBERS];  // of the warps, then of the splits
     float total[MOST_SPLITS > WARPS ? MOST_SPLITS : WARPS][HEADS];
     float top[MOST_SPLITS > WARPS ? MOST_SPLITS : WARPS][HEADS];
-    float block_top[HEADS];
     int last;
 };
 
@@ -132,19 +132,20 @@ struct Output {  // of one launch, where the heads of this block begin
 
 struct Sum {
     float acc, top, total;
-    __device__ __forceinline__ void add(float acc_, float top_, float total_) {
-        float raised = fmaxf(top, top_), base = raised == -INFINITE ? 0.0f : raised;
-        float old_factor = exp2_fast(top - base), factor = exp2_fast(top_ - base);
-        acc = acc * old_factor + acc_ * factor;
-        total = total * old_factor + total_ * factor;
-        top = raised;
-    }
     __device__ __forceinline__ void write(const Output& output, int number) const {
         int head = number / HEAD_DIM, dim = dim_of(number % HEAD_DIM);
         float divisor = total == 0.0f ? 1.0f : total;
-        output.out[head * output.head_stride + dim] = (unsigned short)pack(acc / divisor, 0.0f);
+        output.out[head * output.head_stride + dim] = (unsigned short)pack(divide_fast(acc, divisor), 0.0f);
         if (dim == 0)
-            output.lse[head] = total == 0.0f ? -INFINITE : (top + log2f(divisor)) * 0.6931471805599453f;
+            output.lse[head] = total == 0.0f ? -INFINITE : (top + log2_fast(divisor)) * 0.6931471805599453f;
+    }
+};
+
+struct PairOfSums {  // two neighbouring numbers of a head
+    float first, second, top, total;
+    __device__ __forceinline__ void write(const Output& output, int number) const {
+        Sum{first, top, total}.write(output, number);
+        Sum{second, top, total}.write(output, number + 1);
     }
 };
 
@@ -159,14 +160,12 @@ __device__ __forceinline__ int tiles_of(const Share& share) {
     return PAGE_SIZE < 16 ? (entries + 1) / 2 : entries * TILES_A_PAGE;
 }
 
-struct Turn {  // of a warp: its first tile of the share, and the second, which every WARPS-th follows
-    int first, second;
+struct Turn {  // of a warp: its first tile of the share, and the second, which every `step`-th follows
+    int first, second, step;
 };
 
-__device__ __forceinline__ Turn equal_turn() {
-    int warp = threadIdx.x / WARP;
-    return Turn{warp, warp + WARPS};
-}
+// That of warp `warp` of `warps` which share the tiles equally.
+__device__ __forceinline__ Turn equal_turn(int warp, int warps) { return Turn{warp, warp + warps, warps}; }
 
 struct Held {  // one tile of a warp, its K asked for, and its V where there is room
     Place place;
@@ -214,7 +213,7 @@ __device__ __forceinline__ void walk(State& state, Held& held, const Line& line,
         if (!more) break;
         load_values(held.values, v, next);
         held.place = next;
-        tile += WARPS;
+        tile += turn.step;
         if (tile < num_tiles) next = line.place(tile, share.first, share.end, page_of);
     }
 }
@@ -244,13 +243,39 @@ struct Board {
 };
 
 __device__ __forceinline__ void post_sums(const MergeMemory& memory, const Board& board, int split) {
-    for (int number = threadIdx.x; number < OUTPUTS; number += THREADS) {
+    for (int number = 2 * threadIdx.x; number < OUTPUTS; number += 2 * THREADS) {
         int head = number / HEAD_DIM, place = number % HEAD_DIM;
-        Sum sum = sum_of_warps(memory, number);
-        float next = __shfl_down_sync(FULL_WARP, sum.acc, 1);
-        if (place % 2 == 0) board.post(split, head, place / 2, sum.acc, next);
-        if (place == 1) board.post(split, head, PAIRS - 1, sum.top, sum.total);
+        PairOfSums sums = sums_of_warps(memory, number);
+        board.post(split, head, place / 2, sums.first, sums.second);
+        if (place == 0) board.post(split, head, PAIRS - 1, sums.top, sums.total);
     }
+}
+
+// The sum of the splits' sums, each relative to its own maximum, which part(split, acc, top, total) tells; of AT_ONCE
+// splits together, so that they wait for one another once.
+template <int AT_ONCE, class Part>
+__device__ __forceinline__ Sum sum_of_splits(int active, Part part) {
+    Sum sum{0.0f, -INFINITE, 0.0f};
+    for (int first = 0; first < active; first += AT_ONCE) {
+        float acc[AT_ONCE], top[AT_ONCE], total[AT_ONCE], raised = sum.top;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            acc[i] = total[i] = 0.0f;
+            top[i] = -INFINITE;
+            if (first + i < active) part(first + i, acc[i], top[i], total[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) raised = fmaxf(raised, top[i]);
+        float base = raised == -INFINITE ? 0.0f : raised, factor = exp2_fast(sum.top - base);
+        sum = Sum{sum.acc * factor, raised, sum.total * factor};
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            factor = exp2_fast(top[i] - base);
+            sum.acc += acc[i] * factor;
+            sum.total += total[i] * factor;
+        }
+    }
+    return sum;
 }
 
 // Waits for the words of all splits and writes this split's share of the outputs.
@@ -280,10 +305,12 @@ __device__ __forceinline__ void merge_share(MergeMemory& memory, const Board& bo
     }
     __syncthreads();
     for (int i = threadIdx.x; i < count && 2 * first + i < OUTPUTS; i += THREADS) {
-        Sum sum{0.0f, -INFINITE, 0.0f};
         int head = (2 * first + i) / HEAD_DIM;
-        for (int from = 0; from < active; from++)
-            sum.add(acc[from * count + i], memory.top[from][head], memory.total[from][head]);
+        Sum sum = sum_of_splits<8>(active, [&](int from, float& its_acc, float& its_top, float& its_total) {
+            its_acc = acc[from * count + i];
+            its_top = memory.top[from][head];
+            its_total = memory.total[from][head];
+        });
         sum.write(output, 2 * first + i);
     }
 }
@@ -291,14 +318,15 @@ __device__ __forceinline__ void merge_share(MergeMemory& memory, const Board& bo
 // Writes all outputs, when all splits have posted.
 __device__ __forceinline__ void merge_all(const Board& board, int active, const Output& output) {
     for (int number = threadIdx.x; number < OUTPUTS; number += THREADS) {
-        Sum sum{0.0f, -INFINITE, 0.0f};
         int head = number / HEAD_DIM, place = number % HEAD_DIM;
-        for (int from = 0; from < active; from++) {
+        Sum sum = sum_of_splits<1>(active, [&](int from, float& its_acc, float& its_top, float& its_total) {
             const Posted *own = board.at(from, head, place / 2), *top = board.at(from, head, PAIRS - 1);
             Posted own_peek = load_relaxed(own), top_peek = load_relaxed(top);
             Posted two = board.collect(own, own_peek), whole = board.collect(top, top_peek);
-            sum.add(place % 2 ? two.second : two.first, whole.first, whole.second);
-        }
+            its_acc = place % 2 ? two.second : two.first;
+            its_top = whole.first;
+            its_total = whole.second;
+        });
         sum.write(output, number);
     }
 }
@@ -313,8 +341,8 @@ __device__ __forceinline__ void finish(MergeMemory& memory, State& state, const 
                                        const Share& share, const u32& launch, const Output& output) {
     gather_warps(memory, state);
     if (share.active == 1) {
-        for (int number = threadIdx.x; number < OUTPUTS; number += THREADS)
-            sum_of_warps(memory, number).write(output, number);
+        for (int number = 2 * threadIdx.x; number < OUTPUTS; number += 2 * THREADS)
+            sums_of_warps(memory, number).write(output, number);
         return;
     }
     int program = program_of_block(), split = blockIdx.x;

@@ -157,24 +157,9 @@ __device__ __forceinline__ void add_values(State& state, const Weights& weights,
 __device__ __forceinline__ int dim_of(int place) { return place / 64 * 64 + place % 8 * 8 + place % 64 / 8; }
 __device__ __forceinline__ int place_of(int e, int g) { return padded(64 * (e / 8) + e % 8 * 8 + g); }
 
-// The largest maximum of the warps.
-__device__ __forceinline__ float highest_of_warps(const MergeMemory& memory, int head) {
-    float top = -INFINITE;
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) top = fmaxf(top, memory.top[w][head]);
-    return top;
-}
-
-__device__ __forceinline__ void store_tops(float (&top)[HEADS], const State& state) {
-    int lane = threadIdx.x % WARP;
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        if (lane < 4 && 2 * lane + i < HEADS) top[2 * lane + i] = state.top[i];
-}
-
-// The warp's sums, relative to the block's maxima.
-__device__ __forceinline__ void store_sums(MergeMemory& memory, int warp, State& state) {
-    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+// Leaves the warps' sums in `memory`, each relative to its own maxima.
+__device__ __forceinline__ void gather_warps(MergeMemory& memory, State& state) {
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -184,43 +169,38 @@ __device__ __forceinline__ void store_sums(MergeMemory& memory, int warp, State&
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         int head = 2 * (REPEATED ? t % 2 : t) + i;
-        float top = head < HEADS ? highest_of_warps(memory, head) : 0.0f;
-        float factor = state.top[i] == -INFINITE ? 0.0f : exp2_fast(state.top[i] - top);
 #pragma unroll
         for (int j = 0; j < D_TILES; j++) {
             float lower = state.acc[j][i], upper = state.acc[j][i + 2];
             if (REPEATED) {
                 float sum = (rest ? upper : lower) + __shfl_xor_sync(FULL_WARP, rest ? lower : upper, 2);
-                if (head < HEADS) memory.acc[warp][head][place_of(j + (rest ? D_TILES : 0), g)] = sum * factor;
+                if (head < HEADS) memory.acc[warp][head][place_of(j + (rest ? D_TILES : 0), g)] = sum;
             } else if (head < HEADS) {
-                memory.acc[warp][head][place_of(j, g)] = lower * factor;
-                memory.acc[warp][head][place_of(j + D_TILES, g)] = upper * factor;
+                memory.acc[warp][head][place_of(j, g)] = lower;
+                memory.acc[warp][head][place_of(j + D_TILES, g)] = upper;
             }
         }
         if (g == 0 && head < HEADS && !rest) {
-            memory.total[warp][head] = state.total[i] * factor;
-            memory.block_top[head] = top;  // the same from every warp
+            memory.top[warp][head] = state.top[i];
+            memory.total[warp][head] = state.total[i];
         }
     }
-}
-
-// Leaves the warps' sums in `memory`, relative to the block's maxima.
-__device__ __forceinline__ void gather_warps(MergeMemory& memory, State& state) {
-    int warp = threadIdx.x / WARP;
-    store_tops(memory.top[warp], state);
-    __syncthreads();
-    store_sums(memory, warp, state);
     __syncthreads();
 }
 
-// The sum over the warps of output `number`.
-__device__ __forceinline__ Sum sum_of_warps(const MergeMemory& memory, int number) {
+// The sums over the warps of outputs `number` and `number` + 1.
+__device__ __forceinline__ PairOfSums sums_of_warps(const MergeMemory& memory, int number) {
     int head = number / HEAD_DIM, place = number % HEAD_DIM;
-    Sum sum{0.0f, memory.block_top[head], 0.0f};
+    PairOfSums sum{0.0f, 0.0f, -INFINITE, 0.0f};
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) sum.top = fmaxf(sum.top, memory.top[w][head]);
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
-        sum.acc += memory.acc[w][head][padded(place)];
-        sum.total += memory.total[w][head];
+        float top = memory.top[w][head], factor = top == -INFINITE ? 0.0f : exp2_fast(top - sum.top);
+        float2 two = *(const float2*)&memory.acc[w][head][padded(place)];
+        sum.first += two.x * factor;
+        sum.second += two.y * factor;
+        sum.total += memory.total[w][head] * factor;
     }
     return sum;
 }

@@ -149,15 +149,20 @@ __device__ __forceinline__ void gather_warps(MergeMemory& memory, State& state) 
     __syncthreads();
 }
 
-// The sum over the warps of output `number`; by whole warps.
-__device__ __forceinline__ Sum sum_of_warps(const MergeMemory& memory, int number) {
+// The sums over the warps of outputs `number` and `number` + 1; by whole warps.
+__device__ __forceinline__ PairOfSums sums_of_warps(const MergeMemory& memory, int number) {
     int other = threadIdx.x % WARP % WARPS;  // a lane knows one warp's maximum and sum
     float its = memory.top[other][0], top = warp_max(its);
     float factor = its == -INFINITE ? 0.0f : exp2_fast(its - top), total = memory.total[other][0] * factor;
 #pragma unroll
     for (int stride = 1; stride < WARPS; stride *= 2) total += __shfl_xor_sync(FULL_WARP, total, stride);
-    Sum sum{0.0f, top, total};
+    PairOfSums sum{0.0f, 0.0f, top, total};
 #pragma unroll
-    for (int w = 0; w < WARPS; w++) sum.acc += memory.acc[w][0][number] * __shfl_sync(FULL_WARP, factor, w);
+    for (int w = 0; w < WARPS; w++) {
+        float2 two = *(const float2*)&memory.acc[w][0][number];
+        float its_factor = __shfl_sync(FULL_WARP, factor, w);
+        sum.first += two.x * its_factor;
+        sum.second += two.y * its_factor;
+    }
     return sum;
 }

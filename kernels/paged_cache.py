@@ -7,10 +7,13 @@ device for the stages. Imports no triton.
     block_table     int32 [capacity_pages]   physical page of each logical page, ragged by kv_indptr
     kv_indptr       int32 [batch_size + 1]   request r owns logical pages kv_indptr[r]:kv_indptr[r+1]
     last_page_len   int32 [batch_size]       valid tokens of the last page; 0 for an empty request
+    last_page       int32 [batch_size]       its physical page: what block_table tells, known with the lengths
+    last_block      int32 [batch_size]       its summary block, likewise
     summary_table   int32 [most blocks]      block of every 64 logical pages, ragged by summary_indptr
     summary_indptr  int32 [batch_size + 1]   request r owns blocks summary_indptr[r]:summary_indptr[r+1]
 
-The last two serve the transposed summary; with the paired one, which has no blocks, they stay zero.
+The last two and last_block serve the transposed summary; with the paired one, which has no blocks, they
+stay zero.
 """
 
 from __future__ import annotations
@@ -160,7 +163,9 @@ class PagedCache:
         self._blocks = _Mirror(most_blocks * pool.summary.num_blocks(1), batch_size, pool.device)
         self.block_table, self.kv_indptr = self._pages.table, self._pages.indptr
         self.summary_table, self.summary_indptr = self._blocks.table, self._blocks.indptr
-        self.last_page_len = torch.zeros(batch_size, dtype=torch.int32, device=pool.device)
+        # One tensor, so that one copy brings them up to date; each row begins with a sector.
+        self._last = torch.zeros(3, ceil_div(batch_size, 8) * 8, dtype=torch.int32, device=pool.device)
+        self.last_page_len, self.last_page, self.last_block = self._last[:, :batch_size]
 
     @property
     def batch_size(self) -> int:
@@ -348,7 +353,11 @@ class PagedCache:
         if first_block:
             self._blocks.write([request.blocks for request in self._requests], first_block)
         lens = [_last_page_len(request.seq_len, self.pool.page_size) for request in self._requests]
-        self.last_page_len.copy_(torch.tensor(lens, dtype=torch.int32))
+        pages = [request.pages[-1] if request.pages else 0 for request in self._requests]
+        blocks = [request.blocks[-1] if request.blocks else 0 for request in self._requests]
+        last = torch.zeros(self._last.shape, dtype=torch.int32)
+        last[:, : self.batch_size] = torch.tensor([lens, pages, blocks])
+        self._last.copy_(last)
 
 
 def _last_page_len(seq_len: int, page_size: int) -> int:

@@ -99,6 +99,18 @@ __device__ __forceinline__ float exp2_fast(float x) {
     return r;
 }
 
+__device__ __forceinline__ float log2_fast(float x) {
+    float r;
+    asm("lg2.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+__device__ __forceinline__ float divide_fast(float x, float y) {  // to two units of the last place
+    float r;
+    asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+    return r;
+}
+
 // Words that blocks of one launch leave for one another, in the cache that all of them see.
 struct alignas(16) Posted {  // two numbers and the launch they belong to, written and read as one
     float first, second;

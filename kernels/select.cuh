@@ -65,7 +65,9 @@ __device__ __forceinline__ void load_chunk(u32 (&keys)[SLOTS], const float* scor
 }
 
 __device__ __forceinline__ void clear(SelectMemory& memory) {
-    for (int i = threadIdx.x; i < BINS; i += THREADS) memory.histogram[i] = 0;
+#pragma unroll
+    for (int i = 0; i < BINS; i += THREADS)
+        if (THREADS <= BINS || threadIdx.x < BINS) memory.histogram[i + threadIdx.x] = 0;
     if (threadIdx.x < SMALL) memory.few[threadIdx.x] = 0;
     if (threadIdx.x == 0) memory.num_few = 0;
 }

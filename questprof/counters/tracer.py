@@ -96,6 +96,8 @@ def _cache_tensors(cache: PagedCache) -> dict[str, torch.Tensor]:
         "block_table": cache.block_table,
         "kv_indptr": cache.kv_indptr,
         "last_page_len": cache.last_page_len,
+        "last_page": cache.last_page,
+        "last_block": cache.last_block,
         "summary_table": cache.summary_table,
         "summary_indptr": cache.summary_indptr,
     }

@@ -113,10 +113,8 @@ class Launcher:
 
     def _inputs(self) -> dict[str, torch.Tensor]:
         cache = self.scene.cache
-        tables = {
-            name: getattr(cache, name)
-            for name in ("block_table", "kv_indptr", "last_page_len", "summary_table", "summary_indptr")
-        }
+        names = "block_table", "kv_indptr", "summary_table", "summary_indptr"
+        tables = {name: getattr(cache, name) for name in (*names, "last_page_len", "last_page", "last_block")}
         contents = {"cache.pool.k": cache.pool.k, "cache.pool.v": cache.pool.v}
         contents["cache.pool.summary.data"] = cache.pool.summary.data
         inputs = {f"cache.{name}": tensor for name, tensor in tables.items()} | dict(self.given)

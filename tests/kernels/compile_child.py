@@ -31,9 +31,9 @@ WORKERS = 132
 LONG, SELECTED = 32768, 2048  # tokens
 
 INTEGER_POINTERS = {
-    "block_table", "kv_indptr", "last_page_len", "page_ids", "select_indptr", "new_indptr", "counters",
-    "words", "checksums", "summary_table", "summary_indptr", "new_k", "new_v", "new_block_table",
-    "new_kv_indptr", "new_last_page_len",
+    "block_table", "kv_indptr", "last_page_len", "last_page", "last_block", "page_ids", "select_indptr",
+    "new_indptr", "counters", "words", "checksums", "summary_table", "summary_indptr", "new_k", "new_v",
+    "new_block_table", "new_kv_indptr", "new_last_page_len",
 }  # fmt: skip
 FLOAT_POINTERS = {"scores", "lse", "scratch"}
 NUMBER_POINTERS = {"q", "out", "keys", "values"}

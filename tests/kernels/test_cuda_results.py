@@ -25,6 +25,7 @@ from cases import (
     make_select_indptr,
 )
 from questprof_kernels import append, cuda_module, cuda_stages, reference
+from questprof_kernels.cuda_arguments import AttentionArguments
 from questprof_kernels.paged_cache import PagedCache, PagePool
 from questprof_kernels.plan import SUMMARY_LAYOUTS, BlockPlan
 from triton_launch import attended, densely, eager, selected
@@ -265,6 +266,31 @@ def test_what_the_fused_launch_asks_for_early_is_of_the_selection(
         fused_ids, *fused = select_attend(scores, case.cache, select_indptr, q, plan=plan)
         assert torch.equal(fused_ids, ids)
         check(case, q, fused, ids, select_indptr)
+
+
+def _early(monkeypatch: pytest.MonkeyPatch, pages: int) -> None:
+    """Let the host take the first request for one of `pages` pages, as a graph does whose request changed since."""
+    make = cuda_stages._attention_arguments
+
+    def told(*arguments: object) -> AttentionArguments:
+        made = make(*arguments)  # type: ignore[arg-type]
+        made.early_pages = pages
+        return made
+
+    monkeypatch.setattr(cuda_stages, "_attention_arguments", told)
+
+
+@pytest.mark.parametrize("kind", [ONE, KINDS[1], KINDS[4], GROUP], ids=str)
+@pytest.mark.parametrize("length", [1, 40, 777])
+@pytest.mark.parametrize("beyond", [-3, -1, 0, 1, 4])
+def test_what_dense_asks_for_before_lengths_are_known(
+    kind: Kind, length: int, beyond: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the host believes, what counts is the length on the device."""
+    case = kind.case((length, 50))
+    q = make_q(case, kind.num_qo_heads, 31)
+    _early(monkeypatch, max(0, case.cache.num_pages[0] + beyond))
+    check(case, q, dense(q, case.cache, cuda_stages.dense_plan(q, case.cache, num_splits=3)))
 
 
 @pytest.mark.parametrize("slots", [1, 2])
@@ -539,12 +565,12 @@ def test_two_pages_taken_for_each_other_are_caught(kind: Kind) -> None:
         (ONE, ("score.cu", "bool of_min = piece < LANES / 2;", "bool of_min = piece >= LANES / 2;")),
         (GROUP, ("score.cu", ".w[i], c < PIECES);", ".w[i], c >= PIECES);")),
         (ONE, ("select.cuh", "int need = wanted - range.above,", "int need = wanted - range.above - 1,")),
-        (ONE, ("attention.cuh", "float old_factor = exp2_fast(top - base)", "float old_factor = 1.0f")),
+        (ONE, ("attention.cuh", "factor = exp2_fast(top[i] - base);", "factor = 1.0f;")),
         (
             ONE,
             ("attention.cuh", "return logical == num_pages - 1 ? tail_len : PAGE_SIZE;", "return PAGE_SIZE;"),
         ),
-        (ONE, ("attention.cuh", "place / 2, sum.acc, next);", "place / 2, next, sum.acc);")),
+        (ONE, ("attention.cuh", "sums.first, sums.second);", "sums.second, sums.first);")),
         (ONE, ("attend.cu", "    wait_for_copies();\n", "")),
         (
             ONE,
@@ -555,6 +581,14 @@ def test_two_pages_taken_for_each_other_are_caught(kind: Kind) -> None:
             ),
         ),
         (ONE, ("attend.cu", "0xffffffffu / active + 1u;", "0xffffffffu / active;")),
+        (
+            ONE,
+            (
+                "dense.cu",
+                "if (held.there) held.place = line.place(turn.first, 0, line.num_pages, entry_itself);",
+                "",
+            ),
+        ),
     ],
     ids=[
         "a box's halves exchanged",
@@ -566,12 +600,16 @@ def test_two_pages_taken_for_each_other_are_caught(kind: Kind) -> None:
         "copies not waited for",
         "another page told for the last",
         "a division rounded down",
+        "the tail taken for whole once asked for early",
     ],
 )
 def test_a_fault_in_the_source_is_caught(
     kind: Kind, edit: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def run() -> None:
+        short = kind.case((15,))
+        q = make_q(short, kind.num_qo_heads, 20)
+        check(short, q, dense(q, short.cache, cuda_stages.dense_plan(q, short.cache, num_splits=2)))
         case = kind.case((300, 77))
         q = make_q(case, kind.num_qo_heads, 19)
         select_indptr = make_select_indptr(case.cache, 8)

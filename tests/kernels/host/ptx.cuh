@@ -71,6 +71,10 @@ inline u32 transpose(u32 word) {
 
 inline float exp2_fast(float x) { return exp2f(x); }
 
+inline float log2_fast(float x) { return log2f(x); }
+
+inline float divide_fast(float x, float y) { return x / y; }
+
 #if !BF16
 inline u32 subtract_pairs(u32 a, u32 b) {
     return pack(low_number(a) - low_number(b), high_number(a) - high_number(b));
