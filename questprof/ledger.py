@@ -270,7 +270,7 @@ def _attention(stage: str, case: Case, num_pages: Iterable[int]) -> list[Entry]:
 
 
 def _pages(stage: str, case: Case, count: int, note: str, *, last: int) -> list[Entry]:
-    """The page numbers that `append` reads, the `last` of them, of each request's last page, beside its length."""
+    """The page numbers that `append` reads, `last` of them of last pages, which lie beside the lengths."""
     return _looked_up(stage, case, ("block_table", "last_page"), count, last, note)
 
 

@@ -269,7 +269,7 @@ def test_what_the_fused_launch_asks_for_early_is_of_the_selection(
 
 
 def _early(monkeypatch: pytest.MonkeyPatch, pages: int) -> None:
-    """Let the host take the first request for one of `pages` pages, as a graph does whose request changed since."""
+    """Let the host take the first request for one of `pages` pages, as a graph does that has grown old."""
     make = cuda_stages._attention_arguments
 
     def told(*arguments: object) -> AttentionArguments:
