@@ -251,6 +251,18 @@ def append_kv(
     _launch(cache, keys, values, new_indptr, plan, "none")
 
 
+def check_append(
+    cache: PagedCache, keys: torch.Tensor, values: torch.Tensor, new_indptr: torch.Tensor
+) -> None:
+    """Refuse what `append` does not take: TypeError on a dtype, ValueError on a shape or device."""
+    check_cache(cache)
+    pool, device = cache.pool, cache.pool.k.device
+    shape = (None, pool.num_kv_heads, pool.head_dim)
+    check_tensor("keys", keys, shape, pool.k.dtype, device, contiguous=False)
+    check_tensor("values", values, keys.shape, pool.k.dtype, device, contiguous=False)
+    check_tensor("new_indptr", new_indptr, (cache.batch_size + 1,), torch.int32, device)
+
+
 def _launch(
     cache: PagedCache,
     keys: torch.Tensor,
@@ -259,12 +271,8 @@ def _launch(
     plan: AppendPlan | None,
     layout: str,
 ) -> None:
-    check_cache(cache)
-    pool, device = cache.pool, cache.pool.k.device
-    shape = (None, pool.num_kv_heads, pool.head_dim)
-    check_tensor("keys", keys, shape, pool.k.dtype, device, contiguous=False)
-    check_tensor("values", values, keys.shape, pool.k.dtype, device, contiguous=False)
-    check_tensor("new_indptr", new_indptr, (cache.batch_size + 1,), torch.int32, device)
+    check_append(cache, keys, values, new_indptr)
+    pool = cache.pool
     plan = plan or append_plan(keys, cache)
     check_grid(plan.grid, pool.num_kv_heads, cache.batch_size)
     append_kernel[plan.grid](

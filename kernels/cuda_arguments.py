@@ -8,6 +8,20 @@ from __future__ import annotations
 import ctypes
 
 
+class AppendArguments(ctypes.Structure):
+    """Of append.cu; its strides count elements eight at a time too."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("new_indptr", "kv_indptr", "last", "keys", "values")),
+        ("last_stride", ctypes.c_uint),
+        *((name, ctypes.c_ushort) for name in ("page_size", "num_kv_heads")),
+        *((name, ctypes.c_void_p) for name in ("k", "v", "summary")),
+        *((name, ctypes.c_uint) for name in ("keys_token_stride", "keys_head_stride")),
+        *((name, ctypes.c_uint) for name in ("values_token_stride", "values_head_stride")),
+        *((name, ctypes.c_void_p) for name in ("block_table", "summary_table", "summary_indptr")),
+    )
+
+
 class ScoreArguments(ctypes.Structure):
     """Of score.cu."""
 

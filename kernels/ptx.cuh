@@ -86,6 +86,27 @@ __device__ __forceinline__ u32 multiply_add_pairs(u32 a, u32 b, u32 c) {
     return r;
 }
 
+// The smaller and the larger numbers of both halves of a word; a NaN in either is kept.
+__device__ __forceinline__ u32 smaller_pairs(u32 a, u32 b) {
+    u32 r;
+#if BF16
+    asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+#else
+    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+#endif
+    return r;
+}
+
+__device__ __forceinline__ u32 larger_pairs(u32 a, u32 b) {
+    u32 r;
+#if BF16
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+#else
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+#endif
+    return r;
+}
+
 // The transpose of an 8 x 8 matrix of 16-bit numbers, of which a lane holds row lane / 4, columns 2t, 2t + 1.
 __device__ __forceinline__ u32 transpose(u32 word) {
     u32 r;

@@ -1,7 +1,7 @@
 """The CUDA stages over another backend: they run what they can, it runs the rest.
 
 Which of the two is decided launch by launch from the cache and the number of query heads, and for a record
-from its point, by one rule. `append` stays the other's. Only what CUDA runs is fused.
+from its point, by one rule. `append` of many tokens stays the other's. Only what CUDA runs is fused.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
 def over(other: Backend) -> Backend:
     """`other` with CUDA stages where they can run; itself on a machine that cannot run any."""
-    from questprof_kernels import cuda_module, cuda_stages
+    from questprof_kernels import append_cuda, cuda_module, cuda_stages
 
     if not cuda_module.is_available():
         return other
     stages = dict(other.stages)
     for name in ("score", "select", "attend", "dense"):
         stages[name] = _either(getattr(cuda_stages, name), other.stages[name])
+    for name in ("append", "append_kv"):
+        stages[name] = _append(getattr(append_cuda, name), other.stages[name])
     return replace(
         other,
         variant=lambda point: "cuda" if _runs_point(point) else other.variant(point),
@@ -48,6 +50,18 @@ def _either(cuda: Callable[..., Any], other: Callable[..., Any]) -> Callable[...
     def call(rows: torch.Tensor, cache: PagedCache, *arguments: Any) -> Any:
         chosen = cuda if _runs_cache(cache, rows.shape[-2]) else other
         return chosen(rows, cache, *arguments)
+
+    return call
+
+
+def _append(cuda: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of `cuda` where CUDA stages run, of however many query heads, and the new tokens are few."""
+
+    def call(cache: PagedCache, keys: torch.Tensor, values: torch.Tensor, *arguments: Any) -> Any:
+        from questprof_kernels.append_cuda import takes
+
+        runs = _runs_cache(cache, cache.pool.num_kv_heads) and takes(cache, keys, values)
+        return (cuda if runs else other)(cache, keys, values, *arguments)
 
     return call
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 import torch
-from questprof_kernels import cuda_module, cuda_stages
+from questprof_kernels import append_cuda, cuda_module, cuda_stages
 from questprof_kernels.paged_cache import DTYPES, PagedCache, PagePool
 
 from questprof.backends import Backend, load, paged_cuda
@@ -45,6 +45,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(cuda_module, "is_available", lambda: True)
     for name in ("score", "select", "attend", "dense", FUSED):
         monkeypatch.setattr(cuda_stages, name, launcher(name))
+    for name in ("append", "append_kv"):
+        monkeypatch.setattr(append_cuda, name, launcher(name))
     return names
 
 
@@ -95,11 +97,16 @@ def test_launches_scratch_and_record_follow_one_rule(point: Point, launched: lis
     assert backend.fuses(q, cache, ids, 4) == runs_cuda
 
 
-def test_an_append_is_never_cudas(launched: list[str]) -> None:
-    backend = paged_cuda.over(other(launched))
-    backend.stages["append"]()
-    backend.stages["append_kv"]()
-    assert launched == ["other", "other"]
+@pytest.mark.parametrize("point", CUDA + TRITON)
+@pytest.mark.parametrize("new_tokens", [0, 1, 4, 5])
+def test_an_append_of_few_tokens_is_cudas(point: Point, new_tokens: int, launched: list[str]) -> None:
+    backend, cache = paged_cuda.over(other(launched)), cache_of(point)
+    keys = torch.zeros(new_tokens, cache.pool.num_kv_heads, cache.pool.head_dim, dtype=cache.pool.k.dtype)
+    for stage in ("append", "append_kv"):
+        backend.stages[stage](cache, keys, keys, None)
+    heads_alone = point.shape.group_size > 8  # what keeps CUDA's other stages away, and is nothing to append
+    runs_cuda = (point in CUDA or heads_alone) and 1 <= new_tokens <= 4
+    assert launched == (["append", "append_kv"] if runs_cuda else ["other"] * 2)
 
 
 def test_a_dtype_without_any_kernel_is_not_cudas(launched: list[str]) -> None:

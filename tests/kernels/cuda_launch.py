@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from questprof_kernels import cuda_stages
+from questprof_kernels import append_cuda, cuda_stages
 from questprof_kernels.paged_cache import PagedCache, PagePool
 from questprof_kernels.plan import summary_blocks
 
@@ -53,10 +53,11 @@ class Recorder:
 
 
 def record(monkeypatch: pytest.MonkeyPatch, architecture: int = 90) -> Recorder:
-    """Let the launchers of `cuda_stages` record from now on, on a device of this compute capability."""
+    """Let the launchers record from now on, on a device of this compute capability."""
     recorder = Recorder()
     properties = SimpleNamespace(shared_memory_per_block_optin=SHARED_BYTES[architecture])
-    monkeypatch.setattr(cuda_stages, "load_kernel", recorder.load)
+    for launchers in (append_cuda, cuda_stages):
+        monkeypatch.setattr(launchers, "load_kernel", recorder.load)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     return recorder
@@ -130,6 +131,12 @@ def launch_all(cache: PagedCache, num_qo_heads: int, num_selected: int) -> None:
     full = scratch_of(cuda_stages.dense_plan(t.q, cache).scratch_floats)
     cuda_stages.attend(t.q, cache, t.page_ids, t.select_indptr, t.out, t.lse, sparse)
     cuda_stages.dense(t.q, cache, t.out, t.lse, full)
+    new = torch.empty(
+        cache.batch_size, cache.pool.num_kv_heads, cache.pool.head_dim, dtype=t.q.dtype, device="meta"
+    )
+    new_indptr = torch.empty(cache.batch_size + 1, dtype=torch.int32, device="meta")
+    for append in (append_cuda.append, append_cuda.append_kv):
+        append(cache, new, new, new_indptr)
     chosen = (t.scores, cache, t.select_indptr, t.page_ids, True)
     with suppress(ValueError):  # too many pages a split
         cuda_stages.select_attend(*chosen, t.q, t.out, t.lse, sparse)

@@ -6,43 +6,19 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cases import DTYPES, HOSTILE_LENGTHS, Case, gaussian, make_cache, non_contiguous
+from appended import HEADS, assert_holds, of_requests, tokens
+from cases import DTYPES, HOSTILE_LENGTHS, gaussian, make_cache, non_contiguous
 from questprof_kernels import append as stage
 from questprof_kernels import reference
 from questprof_kernels.paged_cache import PagedCache, PagePool
 from questprof_kernels.plan import SUMMARY_LAYOUTS
 
 NAN = float("nan")
-HEADS = 2
 
 
 @pytest.fixture(params=SUMMARY_LAYOUTS)
 def layout(request: pytest.FixtureRequest) -> str:
     return request.param
-
-
-def tokens(count: int, head_dim: int, dtype: torch.dtype, seed: int, device: str) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return gaussian((count, HEADS, head_dim), dtype, generator).to(device)
-
-
-def assert_holds(cache: PagedCache, keys: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-    """Each request holds exactly these tokens [L_r, heads, d], and its boxes are theirs."""
-    for request in range(cache.batch_size):
-        for head in range(HEADS):
-            held = reference.gather(cache, request, head)
-            assert torch.equal(held[0], keys[request][:, head].double().cpu())
-            assert torch.equal(held[1], values[request][:, head].double().cpu())
-            stored, expected = (
-                reference.stored_boxes(cache, request, head),
-                reference.boxes(cache, request, head),
-            )
-            assert torch.equal(torch.stack(stored), torch.stack(expected))
-
-
-def of_requests(case: Case) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    counts = case.new_indptr.diff().tolist()
-    return list(case.keys.split(counts)), list(case.values.split(counts))
 
 
 @pytest.mark.parametrize(

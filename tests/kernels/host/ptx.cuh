@@ -75,6 +75,16 @@ inline float log2_fast(float x) { return log2f(x); }
 
 inline float divide_fast(float x, float y) { return x / y; }
 
+inline u32 smaller_pairs(u32 a, u32 b) {
+    auto smaller = [](float x, float y) { return x != x || y != y ? NAN : y < x ? y : x; };
+    return pack(smaller(low_number(a), low_number(b)), smaller(high_number(a), high_number(b)));
+}
+
+inline u32 larger_pairs(u32 a, u32 b) {
+    auto larger = [](float x, float y) { return x != x || y != y ? NAN : y > x ? y : x; };
+    return pack(larger(low_number(a), low_number(b)), larger(high_number(a), high_number(b)));
+}
+
 #if !BF16
 inline u32 subtract_pairs(u32 a, u32 b) {
     return pack(low_number(a) - low_number(b), high_number(a) - high_number(b));

@@ -1,0 +1,78 @@
+"""The CUDA variants of `append` and `append_kv`, for few new tokens a request; a prefill is Triton's.
+
+A warp writes one KV head of one request, and waits twice where Triton's code waits three times and for more
+arguments. They are for fp16 and bf16, head_dim 64 and 128, and a summary of the same dtype.
+"""
+
+from __future__ import annotations
+
+import torch
+from questprof_kernels.append import check_append
+from questprof_kernels.cuda_arguments import AppendArguments
+from questprof_kernels.cuda_module import load_kernel
+from questprof_kernels.paged_cache import PagedCache
+from questprof_kernels.plan import ceil_div
+
+MOST_NEW = 4
+"""New tokens a request, in the mean, that are few."""
+WARPS = 4
+LAYOUTS = {"none": 0, "paired": 1, "transposed": 2}
+
+
+def takes(cache: PagedCache, keys: torch.Tensor, values: torch.Tensor) -> bool:
+    """Whether the new tokens are few and lie in rows that 16-byte loads can read."""
+    few = 0 < len(keys) <= MOST_NEW * cache.batch_size
+    return few and all(_in_words(tensor) for tensor in (keys, values))
+
+
+def append(cache: PagedCache, keys: torch.Tensor, values: torch.Tensor, new_indptr: torch.Tensor) -> None:
+    """Write few new tokens as `append.append` does; ValueError unless `takes` says that they can be."""
+    _launch(cache, keys, values, new_indptr, cache.pool.summary.layout)
+
+
+def append_kv(cache: PagedCache, keys: torch.Tensor, values: torch.Tensor, new_indptr: torch.Tensor) -> None:
+    """`append` without the summary."""
+    _launch(cache, keys, values, new_indptr, "none")
+
+
+def _launch(
+    cache: PagedCache, keys: torch.Tensor, values: torch.Tensor, new_indptr: torch.Tensor, layout: str
+) -> None:
+    check_append(cache, keys, values, new_indptr)
+    if not takes(cache, keys, values):
+        raise ValueError(f"{len(keys)} new tokens of strides {keys.stride()}: few are taken, in 16-byte rows")
+    pool = cache.pool
+    arguments = AppendArguments(
+        new_indptr=new_indptr.data_ptr(),
+        kv_indptr=cache.kv_indptr.data_ptr(),
+        last=cache.last_page_len.data_ptr(),
+        keys=keys.data_ptr(),
+        values=values.data_ptr(),
+        last_stride=(cache.last_page.data_ptr() - cache.last_page_len.data_ptr()) // 4,
+        page_size=pool.page_size,
+        num_kv_heads=pool.num_kv_heads,
+        k=pool.k.data_ptr(),
+        v=pool.v.data_ptr(),
+        summary=pool.summary.data.data_ptr(),
+        keys_token_stride=keys.stride(0) // 8,
+        keys_head_stride=keys.stride(1) // 8,
+        values_token_stride=values.stride(0) // 8,
+        values_head_stride=values.stride(1) // 8,
+        block_table=cache.block_table.data_ptr(),
+        summary_table=cache.summary_table.data_ptr(),
+        summary_indptr=cache.summary_indptr.data_ptr(),
+    )
+    definitions = {
+        "BF16": int(pool.k.dtype == torch.bfloat16),
+        "HEAD_DIM": pool.head_dim,
+        "WARPS": WARPS,
+        "LAYOUT": LAYOUTS[layout],
+    }
+    device = pool.device.index if pool.device.index is not None else torch.cuda.current_device()
+    kernel = load_kernel("append.cu", "append_kernel", tuple(definitions.items()), 32 * WARPS, device)
+    kernel.launch((ceil_div(pool.num_kv_heads, WARPS), cache.batch_size, 1), arguments)
+
+
+def _in_words(tensor: torch.Tensor) -> bool:
+    strides = tensor.stride()
+    return strides[2] == 1 and not (strides[0] % 8 or strides[1] % 8 or tensor.data_ptr() % 16)

@@ -1,0 +1,298 @@
+"""What the CUDA `append` writes: exact, because it copies and compares numbers only; planted faults.
+
+On a GPU natively; without one the same source runs on the CPU (cuda_host.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import cuda_host
+import pytest
+import torch
+from appended import HEADS, assert_holds, of_requests, tokens
+from cases import DTYPES, Case, make_cache
+from questprof_kernels import append_cuda, reference
+from questprof_kernels.paged_cache import PagedCache
+from questprof_kernels.plan import SUMMARY_LAYOUTS
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+NAN = float("nan")
+KINDS = (("fp16", 128, 16), ("bf16", 128, 8), ("fp16", 64, 64), ("bf16", 64, 16))
+
+pytestmark = [] if ON_GPU else [cuda_host.needs_compiler]
+each_kind = pytest.mark.parametrize(("dtype", "head_dim", "page_size"), KINDS)
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what is compiled for the CPU."""
+    return tmp_path_factory.mktemp("libraries")
+
+
+@pytest.fixture(autouse=True)
+def _where_they_run(monkeypatch: pytest.MonkeyPatch, libraries: Path) -> None:
+    if not ON_GPU:
+        cuda_host.install(monkeypatch, libraries)
+
+
+@pytest.fixture(params=SUMMARY_LAYOUTS)
+def layout(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def filled(
+    lengths: Sequence[int],
+    layout: str,
+    dtype: str = "fp16",
+    head_dim: int = 64,
+    page_size: int = 16,
+    spare_pages: int = 40,
+) -> Case:
+    """A shuffled cache of `lengths` tokens, NaN in every slot and box that holds none."""
+    return make_cache(
+        lengths,
+        page_size,
+        HEADS,
+        head_dim,
+        DTYPES[dtype],
+        3,
+        DEVICE,
+        spare_pages=spare_pages,
+        summary_layout=layout,
+    )
+
+
+def grow(case: Case, counts: Sequence[int], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Append so many new tokens to each request; (keys, values) of them."""
+    pool = case.cache.pool
+    new = [tokens(sum(counts), pool.head_dim, pool.k.dtype, 2 * seed + i, DEVICE) for i in range(2)]
+    append_cuda.append(case.cache, *new, case.cache.extend(list(counts)))
+    return new[0], new[1]
+
+
+@each_kind
+def test_decode_steps_widen_the_tail_and_cross_pages(
+    dtype: str, head_dim: int, page_size: int, layout: str
+) -> None:
+    case = filled((0, page_size - 1, 2 * page_size, 3), layout, dtype, head_dim, page_size)
+    keys, values = of_requests(case)
+    for step in range(3):
+        new_keys, new_values = grow(case, (1, 1, 1, 1), step)
+        keys = [torch.cat([old, new_keys[r : r + 1]]) for r, old in enumerate(keys)]
+        values = [torch.cat([old, new_values[r : r + 1]]) for r, old in enumerate(values)]
+        assert_holds(case.cache, keys, values)
+
+
+@pytest.mark.parametrize("length", [1, 16, 1023, 1024, 1025])
+def test_one_token_to_one_request(length: int, layout: str) -> None:
+    """At the ends of pages and of a block of 64 pages."""
+    case = filled((length,), layout)
+    keys, values = grow(case, (1,), 50)
+    assert_holds(case.cache, [torch.cat([case.keys, keys])], [torch.cat([case.values, values])])
+
+
+@each_kind
+def test_ragged_chunks_of_new_tokens(
+    dtype: str, head_dim: int, page_size: int, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few in the mean, or many: whatever comes is written right."""
+    monkeypatch.setattr(append_cuda, "MOST_NEW", 100)
+    case = filled((3, 16, 0, 31), layout, dtype, head_dim, page_size)
+    keys, values = of_requests(case)
+    for seed, counts in enumerate([(0, 1, 17, 2), (150, 0, 0, 1), (1, 15, 31, 0)]):
+        new_keys, new_values = grow(case, counts, 20 + seed)
+        keys = [torch.cat(pair) for pair in zip(keys, new_keys.split(counts), strict=True)]
+        values = [torch.cat(pair) for pair in zip(values, new_values.split(counts), strict=True)]
+        assert_holds(case.cache, keys, values)
+
+
+def test_nothing_but_the_new_slots_is_written(layout: str) -> None:
+    case = filled((5, 0, 33), layout)
+    pool = case.cache.pool
+    new_indptr = case.cache.extend([2, 0, 1])
+    before = [t.clone() for t in (pool.k, pool.v, pool.summary.data)]
+    new = tokens(3, 64, torch.float16, 90, DEVICE)
+    append_cuda.append(case.cache, new, new, new_indptr)
+    first, last = case.cache.physical_pages(0)[0], case.cache.physical_pages(2)[2]
+    for old, storage in zip(before, (pool.k, pool.v), strict=False):
+        changed = (old.view(torch.int16) != storage.view(torch.int16)).any(3).all(1).nonzero().tolist()
+        assert sorted(changed) == sorted([[first, 5], [first, 6], [last, 1]])
+    for request, page in ((0, 0), (2, 2)):
+        case.cache.rescan(request, page)  # what plain torch would make of the keys that are there
+    boxes = before[2].clone()
+    boxes.copy_(pool.summary.data)
+    assert torch.equal(boxes.view(torch.int16), pool.summary.data.view(torch.int16))
+
+
+def test_a_fresh_page_ignores_what_the_summary_held(layout: str) -> None:
+    case = filled((16,), layout)
+    cache = case.cache
+    new_indptr = cache.extend([1])
+    if layout == "paired":
+        cache.pool.summary.data[cache.physical_pages(0)[-1]] = NAN
+    else:
+        cache.pool.summary.data[cache.summary_blocks(0)[0], ..., 1] = NAN
+    new = tokens(1, 64, torch.float16, 91, DEVICE)
+    append_cuda.append(cache, new, new, new_indptr)
+    assert_holds(cache, [torch.cat([case.keys, new])], [torch.cat([case.values, new])])
+
+
+def test_older_keys_of_the_tail_are_not_read(layout: str) -> None:
+    case = filled((5,), layout)
+    cache = case.cache
+    cache.pool.k[cache.physical_pages(0)[0], :, :5] = NAN  # the stored box is all that is left of them
+    keys, _ = grow(case, (1,), 60)
+    everything = torch.cat([case.keys, keys]).double().cpu()[:, 0]
+    m, M = (bound[0].cpu() for bound in reference.stored_boxes(cache, 0, 0))
+    assert torch.equal(m, everything.amin(0))
+    assert torch.equal(M, everything.amax(0))
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_a_nan_key_stays_in_the_box(dtype: str, layout: str) -> None:
+    case = filled((4,), layout, dtype)
+    cache = case.cache
+    new = tokens(1, 64, DTYPES[dtype], 92, DEVICE)
+    new[0, 0, 5] = NAN
+    for keys in (new, tokens(1, 64, DTYPES[dtype], 93, DEVICE)):
+        append_cuda.append(cache, keys, keys, cache.extend([1]))
+        for bound in reference.stored_boxes(cache, 0, 0):
+            assert bound[0].isnan().nonzero().tolist() == [[5]]
+        assert not torch.stack(reference.stored_boxes(cache, 0, 1)).isnan().any()
+
+
+def test_launching_again_changes_nothing(layout: str) -> None:
+    case = filled((20, 0), layout)
+    pool = case.cache.pool
+    new = tokens(4, 64, torch.float16, 94, DEVICE)
+    new_indptr = case.cache.extend([3, 1])
+    kept = []
+    for _ in range(2):
+        append_cuda.append(case.cache, new, new, new_indptr)
+        kept.append([t.view(torch.int16).clone() for t in (pool.k, pool.v, pool.summary.data)])
+    assert all(torch.equal(*pair) for pair in zip(*kept, strict=True))
+
+
+def test_append_kv_leaves_the_summary_alone(layout: str) -> None:
+    case = filled((17,), layout)
+    cache = case.cache
+    new_indptr = cache.extend([3])
+    before = cache.pool.summary.data.clone().view(torch.int16)
+    new = tokens(3, 64, torch.float16, 95, DEVICE)
+    append_cuda.append_kv(cache, new, new, new_indptr)
+    assert torch.equal(cache.pool.summary.data.view(torch.int16), before)
+    for head in range(HEADS):
+        for ours, old in zip(reference.gather(cache, 0, head), (case.keys, case.values), strict=True):
+            assert torch.equal(ours, torch.cat([old, new])[:, head].double().cpu())
+
+
+def test_keys_and_values_may_be_parts_of_wider_rows(layout: str) -> None:
+    """As a fused projection leaves them: query, key and value of a token side by side."""
+    case = filled((1, 7), layout)
+    rows = tokens(4 * 5, 64, torch.float16, 96, DEVICE).reshape(4, 5 * HEADS, 64)
+    keys, values = rows[:, HEADS : 2 * HEADS], rows[:, 4 * HEADS :]
+    assert not keys.is_contiguous()
+    append_cuda.append(case.cache, keys, values, case.cache.extend([1, 3]))
+    old_keys, old_values = of_requests(case)
+    assert_holds(
+        case.cache,
+        [torch.cat(pair) for pair in zip(old_keys, keys.split([1, 3]), strict=True)],
+        [torch.cat(pair) for pair in zip(old_values, values.split([1, 3]), strict=True)],
+    )
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda new: new[:0],
+        lambda new: torch.cat([new] * 5),
+        lambda new: new.transpose(1, 2).contiguous().transpose(1, 2),
+        lambda new: torch.cat([new, new], 2)[:, :, 1:65],
+    ],
+    ids=["none", "many", "dims apart", "rows that begin inside of a word"],
+)
+def test_what_it_does_not_take_is_refused_and_said(spoil) -> None:  # type: ignore[no-untyped-def]
+    cache = filled((4,), "paired").cache
+    new = spoil(tokens(1, 64, torch.float16, 97, DEVICE))
+    assert not append_cuda.takes(cache, new, new)
+    with pytest.raises(ValueError, match="new tokens"):
+        append_cuda.append(cache, new, new, torch.zeros(2, dtype=torch.int32, device=DEVICE))
+
+
+def test_a_wrong_dtype_is_refused() -> None:
+    cache = filled((4,), "paired").cache
+    new = tokens(1, 64, torch.bfloat16, 98, DEVICE)
+    with pytest.raises(TypeError, match="keys"):
+        append_cuda.append(cache, new, new, torch.zeros(2, dtype=torch.int32, device=DEVICE))
+
+
+@pytest.mark.skipif(ON_GPU, reason="plants faults in the source as it runs on a CPU")
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("= of_max ? larger_pairs", "= !of_max ? larger_pairs"),
+        ("bool in_use = slot > 0;", "bool in_use = false;"),
+        ("is_last ? lengths.last_page :", "true ? lengths.last_page :"),
+        ("is_last ? lengths.last_block :", "true ? lengths.last_block :"),
+        ("if (request || token) {", "if (token) {"),
+        ("for (; slot < 0; slot += arg.page_size) page--;", ""),
+    ],
+    ids=[
+        "min and max exchanged",
+        "an old box forgotten",
+        "every page taken for the last",
+        "every block taken for the last",
+        "every request's first token taken for row 0",
+        "new tokens that open a page put in front of it",
+    ],
+)
+def test_a_fault_in_the_source_is_caught(
+    right: str, wrong: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(layout: str) -> None:
+        case = filled((16 * 64 - 1, 9, 15), layout)
+        old_keys, old_values = of_requests(case)
+        counts = (2, 1, 3)
+        keys, values = grow(case, counts, 70)
+        assert_holds(
+            case.cache,
+            [torch.cat(pair) for pair in zip(old_keys, keys.split(counts), strict=True)],
+            [torch.cat(pair) for pair in zip(old_values, values.split(counts), strict=True)],
+        )
+
+    def run_both() -> None:
+        for layout in SUMMARY_LAYOUTS:
+            run(layout)
+
+    run_both()
+    cuda_host.install(monkeypatch, tmp_path, edit=("append.cu", right, wrong))
+    with pytest.raises(AssertionError):
+        run_both()
+
+
+def test_the_cache_tells_its_last_pages(layout: str) -> None:
+    """By hand: what the tables say of each request's last page, after growing, rolling back and freeing."""
+    case = filled((17, 0, 16 * 64 + 1), layout, spare_pages=90)
+    cache: PagedCache = case.cache
+
+    def told() -> list[list[int]]:
+        return [t.tolist() for t in (cache.last_page_len, cache.last_page, cache.last_block)]
+
+    def expected() -> list[list[int]]:
+        pages = [(cache.physical_pages(r) or (0,))[-1] for r in range(3)]
+        blocks = [(cache.summary_blocks(r) or (0,))[-1] for r in range(3)]
+        return [[(length - 1) % 16 + 1 if length else 0 for length in cache.seq_lens], pages, blocks]
+
+    assert told() == expected()
+    assert told()[0] == [1, 0, 1]
+    cache.extend([16, 3, 0])
+    assert told() == expected()
+    cache.roll_back(2, 1)
+    assert told()[0] == [1, 3, 16]
+    assert told() == expected()
+    cache.free(0)
+    assert told()[1][0] == 0
+    assert told() == expected()
