@@ -1,5 +1,5 @@
 // Stages `append` and `append_kv` of few new tokens a request: K and V into their pages, boxes widened by the keys,
-// equations (1), (8) and (14). A warp writes one KV head of one request.
+// equations (1), (8) and (14). A team of threads writes one KV head of one request.
 //
 // Of the last page it is known beside the lengths which one it is, so that one new token waits twice: for lengths, then
 // for the old box.
@@ -7,41 +7,70 @@
 // -DLAYOUT: of the summary, 0 (left alone), 1 (paired) or 2 (transposed).
 #include "device.cuh"
 
-constexpr int LANES = HEAD_DIM / 8;  // of a vector: 16 bytes each
-constexpr int BLOCK_PAGES = 64;      // of a transposed summary
-static_assert(2 * LANES <= WARP, "a lane for each piece of min and of max");
+constexpr int BLOCK_PAGES = 64;  // of a transposed summary, whose numbers of one box lie a row apart
+// Words of four bytes that a thread takes of a vector: many in a row, or few where each number costs an access.
+constexpr int WORDS = LAYOUT == 2 ? 1 : 4;
+constexpr int LANES = HEAD_DIM / (2 * WORDS);  // of a vector
+constexpr int TEAM = 2 * LANES;                // one half has K and min, the other V and max
+constexpr int ROW = HEAD_DIM / 2;              // words of a vector
+static_assert(THREADS % TEAM == 0, "whole teams");
 
 struct AppendArguments {
     const int* new_indptr;
     const int* kv_indptr;
-    const int* last;  // rows of last_stride: tokens of each request's last page, that page, its summary block
-    const Words* keys;
-    const Words* values;
-    u32 last_stride;
+    const int* last;  // of each request, in rows: tokens of the last page, that page, its summary block
+    const u32* keys;
+    const u32* values;
     unsigned short page_size;
     unsigned short num_kv_heads;
+    unsigned short keys_head_stride;  // in 16 bytes
+    unsigned short values_head_stride;
     // Here ends a line of 64 bytes of the arguments: the next one costs a wait of its own.
-    Words* k;
-    Words* v;
+    u32* k;
+    u32* v;
     char* summary;
-    u32 keys_token_stride;  // in words of 16 bytes
-    u32 keys_head_stride;
-    u32 values_token_stride;
-    u32 values_head_stride;
     const int* block_table;
+    u32 keys_token_stride;  // in words
+    u32 values_token_stride;
     const int* summary_table;
     const int* summary_indptr;
 };
 
-struct Lengths {  // of one request
+struct Piece {  // of a vector, a thread's
+    u32 w[WORDS];
+};
+
+__device__ __forceinline__ Piece load_piece(const u32* from) {
+    Piece piece;
+    if constexpr (WORDS == 4) {
+        Words words = *(const Words*)from;
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) piece.w[i] = words.w[i];
+    } else {
+        piece.w[0] = *from;
+    }
+    return piece;
+}
+
+__device__ __forceinline__ void store_piece(u32* to, const Piece& piece) {
+    if constexpr (WORDS == 4)
+        *(Words*)to = Words{{piece.w[0], piece.w[1], piece.w[2], piece.w[3]}};
+    else
+        *to = piece.w[0];
+}
+
+// One load asks for all lengths of a request, of a lane each.
+__device__ __forceinline__ int load_lengths(const AppendArguments& arg, int request) {
+    int lane = threadIdx.x % WARP, row = max(0, min(lane - 4, 2));
+    int row_size = (gridDim.y + 7) / 8 * 8;  // each begins with a sector
+    const int* word = lane < 2 ? arg.new_indptr + request + lane : arg.kv_indptr + request + lane % 2;
+    return *(lane < 4 ? word : arg.last + row * row_size + request);
+}
+
+struct Lengths {
     int first_new, end_new, start, num_pages, last_len, last_page, last_block;
 
-    // One load asks for all, of a lane each.
-    __device__ __forceinline__ Lengths(const AppendArguments& arg, int request) {
-        int lane = threadIdx.x % WARP, row = max(0, min(lane - 4, 2));
-        const int* word = lane < 2 ? arg.new_indptr + request + lane : arg.kv_indptr + request + lane % 2;
-        if (lane >= 4) word = arg.last + row * arg.last_stride + request;
-        int own = *word;
+    __device__ __forceinline__ explicit Lengths(int own) {
         first_new = __shfl_sync(FULL_WARP, own, 0);
         end_new = __shfl_sync(FULL_WARP, own, 1);
         start = __shfl_sync(FULL_WARP, own, 2);
@@ -52,67 +81,65 @@ struct Lengths {  // of one request
     }
 };
 
-// A lane's piece of a page's box: of min (lanes below LANES) or of max.
+// A thread's piece of a page's box: of min, or of max.
 struct Box {
     char* where;
     bool of_max;
 
     __device__ __forceinline__ Box(const AppendArguments& arg, const Lengths& lengths, int request, int kv_head,
                                    int page, u32 physical) {
-        int lane = threadIdx.x % WARP, piece = lane % LANES;
-        of_max = lane / LANES % 2;
+        int piece = threadIdx.x % LANES;
+        of_max = threadIdx.x % TEAM >= LANES;
         if (LAYOUT == 1) {
             u64 row = ((u64)physical * arg.num_kv_heads + kv_head) * 2 + of_max;
-            where = arg.summary + (row * LANES + piece) * sizeof(Words);
+            where = arg.summary + (row * LANES + piece) * sizeof(Piece);
         } else {
             int number = page / BLOCK_PAGES;
             bool is_last = number == (lengths.num_pages - 1) / BLOCK_PAGES;
             u32 block = is_last ? lengths.last_block : arg.summary_table[arg.summary_indptr[request] + number];
-            u64 row = (((u64)block * arg.num_kv_heads + kv_head) * HEAD_DIM + 8 * piece) * 2 + of_max;
+            u64 row = (((u64)block * arg.num_kv_heads + kv_head) * HEAD_DIM + 2 * piece) * 2 + of_max;
             where = arg.summary + (row * BLOCK_PAGES + page % BLOCK_PAGES) * 2;
         }
     }
-    __device__ __forceinline__ unsigned short* number(int i) const {  // transposed: of dim i of the piece
-        return (unsigned short*)where + i * 2 * BLOCK_PAGES;
+    __device__ __forceinline__ unsigned short& number(int i) const {  // transposed: of dim i of two
+        return ((unsigned short*)where)[i * 2 * BLOCK_PAGES];
     }
-    __device__ __forceinline__ Words load() const {
-        if (LAYOUT == 1) return *(const Words*)where;
-        Words box;
-#pragma unroll
-        for (int i = 0; i < 4; i++) box.w[i] = *number(2 * i) | (u32)*number(2 * i + 1) << 16;
-        return box;
+    __device__ __forceinline__ Piece load() const {
+        if (LAYOUT == 1) return load_piece((const u32*)where);
+        return Piece{{number(0) | (u32)number(1) << 16}};
     }
-    __device__ __forceinline__ void store(const Words& box) const {
+    __device__ __forceinline__ void store(const Piece& box) const {
         if (LAYOUT == 1) {
-            *(Words*)where = box;
-            return;
+            store_piece((u32*)where, box);
+        } else {
+            number(0) = (unsigned short)box.w[0];
+            number(1) = (unsigned short)(box.w[0] >> 16);
         }
-#pragma unroll
-        for (int i = 0; i < 8; i++) *number(i) = (unsigned short)(box.w[i / 2] >> (i % 2 ? 16 : 0));
     }
-    __device__ __forceinline__ Words widened(Words box, const Words& key) const {
+    __device__ __forceinline__ Piece widened(Piece box, const Piece& key) const {
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < WORDS; i++)
             box.w[i] = of_max ? larger_pairs(box.w[i], key.w[i]) : smaller_pairs(box.w[i], key.w[i]);
         return box;
     }
 };
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32) append_kernel(AppendArguments arg) {
-    int lane = threadIdx.x % WARP, piece = lane % LANES;
-    int kv_head = blockIdx.x * WARPS + threadIdx.x / WARP, request = blockIdx.y;
-    if (kv_head >= arg.num_kv_heads) return;
+    int request = blockIdx.y, own_length = load_lengths(arg, request);
+    int offset = threadIdx.x % LANES * WORDS;
+    int kv_head = blockIdx.x * (THREADS / TEAM) + threadIdx.x / TEAM;
+    bool of_values = threadIdx.x % TEAM >= LANES, there = kv_head < arg.num_kv_heads;
     // The first request's new tokens start at row 0: its first key and value are asked for before the lengths are there.
-    const Words* keys = arg.keys + (u64)kv_head * arg.keys_head_stride + piece;
-    const Words* values = arg.values + (u64)kv_head * arg.values_head_stride + piece;
-    Words key, value;
-    if (request == 0) {
-        key = load_once(keys);
-        value = load_once(values);
+    const u32* keys = arg.keys + (u64)(kv_head * 4) * arg.keys_head_stride + offset;
+    const u32* values = arg.values + (u64)(kv_head * 4) * arg.values_head_stride + offset;
+    Piece key, value;
+    if (request == 0 && there) {
+        key = load_piece(keys);
+        value = load_piece(values);
     }
-    Lengths lengths(arg, request);
+    Lengths lengths(own_length);
     int num_new = lengths.end_new - lengths.first_new;
-    if (num_new <= 0 || lengths.num_pages <= 0) return;
+    if (!there || num_new <= 0 || lengths.num_pages <= 0) return;
     int page = lengths.num_pages - 1, slot = lengths.last_len - num_new;
 #pragma unroll 1
     for (; slot < 0; slot += arg.page_size) page--;  // seldom at all
@@ -120,26 +147,26 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) append_kernel(AppendArg
     values += (u64)lengths.first_new * arg.values_token_stride;
 #pragma unroll 1
     for (int token = 0; token < num_new; page++, slot = 0) {
-        bool is_last = page == lengths.num_pages - 1;
+        bool is_last = page == lengths.num_pages - 1, in_use = slot > 0;
         u32 physical = is_last ? lengths.last_page : arg.block_table[lengths.start + page];
         int end = min(token + arg.page_size - slot, num_new);
         Box place(arg, lengths, request, kv_head, page, physical);
-        bool in_use = slot > 0;
-        Words box;
+        Piece box;
         if (LAYOUT && in_use) box = place.load();
-        Words* k = arg.k + (((u64)physical * arg.num_kv_heads + kv_head) * arg.page_size + slot) * LANES + piece;
-        Words* v = arg.v + (k - arg.k);
+        u64 cell = (((u64)physical * arg.num_kv_heads + kv_head) * arg.page_size + slot) * ROW + offset;
 #pragma unroll 1
-        for (; token < end; token++, k += LANES, v += LANES) {
+        for (; token < end; token++, cell += ROW) {
             if (request || token) {
-                key = load_once(keys + (u64)token * arg.keys_token_stride);
-                value = load_once(values + (u64)token * arg.values_token_stride);
+                key = load_piece(keys + (u64)token * arg.keys_token_stride);
+                value = load_piece(values + (u64)token * arg.values_token_stride);
             }
-            if (lane < LANES) *k = key;
-            if (lane / LANES == 1) *v = value;
+            if (of_values)
+                store_piece(arg.v + cell, value);
+            else
+                store_piece(arg.k + cell, key);
             if (LAYOUT) box = in_use ? place.widened(box, key) : key;
             in_use = true;
         }
-        if (LAYOUT && lane < 2 * LANES) place.store(box);
+        if (LAYOUT) place.store(box);
     }
 }

@@ -1,7 +1,7 @@
 """The CUDA variants of `append` and `append_kv`, for few new tokens a request; a prefill is Triton's.
 
-A warp writes one KV head of one request, and waits twice where Triton's code waits three times and for more
-arguments. They are for fp16 and bf16, head_dim 64 and 128, and a summary of the same dtype.
+One new token waits twice, where Triton's code waits three times and for more arguments. They are for fp16 and
+bf16, head_dim 64 and 128, and a summary of the same dtype.
 """
 
 from __future__ import annotations
@@ -48,17 +48,16 @@ def _launch(
         last=cache.last_page_len.data_ptr(),
         keys=keys.data_ptr(),
         values=values.data_ptr(),
-        last_stride=(cache.last_page.data_ptr() - cache.last_page_len.data_ptr()) // 4,
         page_size=pool.page_size,
         num_kv_heads=pool.num_kv_heads,
+        keys_head_stride=keys.stride(1) // 8,
+        values_head_stride=values.stride(1) // 8,
         k=pool.k.data_ptr(),
         v=pool.v.data_ptr(),
         summary=pool.summary.data.data_ptr(),
-        keys_token_stride=keys.stride(0) // 8,
-        keys_head_stride=keys.stride(1) // 8,
-        values_token_stride=values.stride(0) // 8,
-        values_head_stride=values.stride(1) // 8,
         block_table=cache.block_table.data_ptr(),
+        keys_token_stride=keys.stride(0) // 2,
+        values_token_stride=values.stride(0) // 2,
         summary_table=cache.summary_table.data_ptr(),
         summary_indptr=cache.summary_indptr.data_ptr(),
     )
@@ -69,10 +68,13 @@ def _launch(
         "LAYOUT": LAYOUTS[layout],
     }
     device = pool.device.index if pool.device.index is not None else torch.cuda.current_device()
-    kernel = load_kernel("append.cu", "append_kernel", tuple(definitions.items()), 32 * WARPS, device)
-    kernel.launch((ceil_div(pool.num_kv_heads, WARPS), cache.batch_size, 1), arguments)
+    threads = 32 * WARPS
+    team = pool.head_dim * 2 // (2 if layout == "transposed" else 8)  # threads that write one head
+    kernel = load_kernel("append.cu", "append_kernel", tuple(definitions.items()), threads, device)
+    kernel.launch((ceil_div(pool.num_kv_heads * team, threads), cache.batch_size, 1), arguments)
 
 
 def _in_words(tensor: torch.Tensor) -> bool:
     strides = tensor.stride()
-    return strides[2] == 1 and not (strides[0] % 8 or strides[1] % 8 or tensor.data_ptr() % 16)
+    near = strides[2] == 1 and strides[1] < 8 << 16  # heads of a token: their stride is a short one
+    return near and not (strides[0] % 8 or strides[1] % 8 or tensor.data_ptr() % 16)

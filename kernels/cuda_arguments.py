@@ -1,6 +1,6 @@
 """The one parameter of each CUDA kernel, field by field as its C struct of the same name has it.
 
-Strides count elements, those of q eight at a time.
+Strides count elements, those of q eight at a time, where nothing else is said.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ import ctypes
 
 
 class AppendArguments(ctypes.Structure):
-    """Of append.cu; its strides count elements eight at a time too."""
+    """Of append.cu; its strides of tokens count elements two at a time, those of heads eight."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("new_indptr", "kv_indptr", "last", "keys", "values")),
-        ("last_stride", ctypes.c_uint),
         *((name, ctypes.c_ushort) for name in ("page_size", "num_kv_heads")),
-        *((name, ctypes.c_void_p) for name in ("k", "v", "summary")),
-        *((name, ctypes.c_uint) for name in ("keys_token_stride", "keys_head_stride")),
-        *((name, ctypes.c_uint) for name in ("values_token_stride", "values_head_stride")),
-        *((name, ctypes.c_void_p) for name in ("block_table", "summary_table", "summary_indptr")),
+        *((name, ctypes.c_ushort) for name in ("keys_head_stride", "values_head_stride")),
+        *((name, ctypes.c_void_p) for name in ("k", "v", "summary", "block_table")),
+        *((name, ctypes.c_uint) for name in ("keys_token_stride", "values_token_stride")),
+        *((name, ctypes.c_void_p) for name in ("summary_table", "summary_indptr")),
     )
 
 

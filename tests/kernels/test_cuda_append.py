@@ -234,7 +234,7 @@ def test_a_wrong_dtype_is_refused() -> None:
     ("right", "wrong"),
     [
         ("= of_max ? larger_pairs", "= !of_max ? larger_pairs"),
-        ("bool in_use = slot > 0;", "bool in_use = false;"),
+        ("in_use = slot > 0;", "in_use = false;"),
         ("is_last ? lengths.last_page :", "true ? lengths.last_page :"),
         ("is_last ? lengths.last_block :", "true ? lengths.last_block :"),
         ("if (request || token) {", "if (token) {"),

@@ -60,7 +60,7 @@ class Compiled:
         if self.launch.name == "score_transposed":
             return head_dim // 16 * min(2, self["GROUP"])
         if self.launch.name == "append_kernel":
-            return 2  # of a key and a value
+            return 2 if self["LAYOUT"] < 2 else 0  # of a key and a value
         return 0 if self.launch.name == "select_kernel" else head_dim // 8
 
 
