@@ -33,7 +33,7 @@ Data = Literal["independent", "shared", "constant", "ramp", "needle"]
 independently or equal. The others choose the page scores: all equal, rising page by page, one page alone."""
 SummaryLayout = Literal["paired", "transposed"]
 PageOrder = Literal["shuffled", "sequential", "scattered"]
-"""How a cache's pages follow each other in its pool; scattered: shuffled over a pool of `pool_bytes`."""
+"""How a cache's pages follow each other; shuffled: in its own part of the pool; scattered: over all of it."""
 
 
 class Shape(ByValue, frozen=True):

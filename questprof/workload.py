@@ -74,7 +74,8 @@ def few_pages(point: Point) -> Point:
 def make_pool(point: Point, num_caches: int, num_workers: int, pool_bytes: int = 0) -> PagePool:
     """Storage for `num_caches` caches of `point`, its pages handed out in the point's page order.
 
-    It holds as many pages as the caches need, or as `pool_bytes` hold when those are more.
+    It holds as many pages as the caches need, or as `pool_bytes` hold when those are more. Shuffled pages of
+    a cache lie in its own part, so that its time does not depend on how many caches it takes turns with.
     """
     from questprof_kernels.paged_cache import DTYPES, PagePool
 
@@ -93,11 +94,22 @@ def make_pool(point: Point, num_caches: int, num_workers: int, pool_bytes: int =
         summary_layout=point.summary_layout,
         num_summary_blocks=num_caches * summary_blocks(point.num_pages),
     )
-    if point.page_order != "sequential":
-        order = list(range(pool.num_pages))
-        random.Random(point.seed).shuffle(order)
-        pool.reorder_free(order)
+    pool.reorder_free(_free_order(point, pool.num_pages))
     return pool
+
+
+def _free_order(point: Point, num_pages: int) -> list[int]:
+    """The order in which a pool of `num_pages` hands them out, to caches of `point` one after the other."""
+    order, shuffle = list(range(num_pages)), random.Random(point.seed).shuffle
+    if point.page_order == "scattered":
+        shuffle(order)
+    elif point.page_order == "shuffled":
+        share = max(1, sum(point.num_pages))
+        for first in range(0, num_pages, share):
+            part = order[first : first + share]
+            shuffle(part)
+            order[first : first + share] = part
+    return order
 
 
 def make_cache(point: Point, pool: PagePool, backend: Backend, index: int) -> PagedCache:

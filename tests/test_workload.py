@@ -71,6 +71,18 @@ def test_scattered_pages_spread_over_the_whole_pool() -> None:
     assert shuffled.num_pages == 20
 
 
+def test_shuffled_pages_of_a_cache_lie_in_its_own_part_however_many_take_turns() -> None:
+    """So its time does not depend on how many caches a stage needs to be cold."""
+    share = sum(POINT.num_pages)
+    pools = [make_pool(POINT, count, 2) for count in (1, 5)]
+    for pool, count in zip(pools, (1, 5), strict=True):
+        for index in range(count):
+            cache = make_cache(POINT, pool, load("questprof", "cpu"), index)
+            pages = [page for request in range(cache.batch_size) for page in cache.physical_pages(request)]
+            assert sorted(pages) == list(range(index * share, (index + 1) * share))
+            assert pages != sorted(pages)
+
+
 @pytest.mark.parametrize(
     ("device", "order", "available", "elsewhere", "wanted"),
     [

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from questprof.backends import FILLER, Backend, load
 from questprof.counters.trace_fill import fill, poison
 from questprof.kernelcheck.findings import Order, Setting
@@ -129,7 +131,7 @@ def make_scene(
     import torch
 
     point = _point(device, setting, lengths)
-    pool = make_pool(point, 2, WORKERS)
+    pool = make_pool(replace(point, page_order="scattered"), 2, WORKERS)
     poison(pool)
     cache = make_cache(point, pool, filler or _filler(device), 0)
     queries = tuple(make_query(point, pool, "independent", index) for index in (0, 1))

@@ -56,7 +56,7 @@ def _append_cold(
     stage: str, point: Point, backend: Backend, filler: Backend, executor: Executor, bound: Bound
 ) -> Candidate:
     """Small caches of one page a request, one new token each; cache i holds i % S tokens before it."""
-    one = replace(point, policy="dense", seq_len=point.page_size, token_budget=0, page_order="shuffled")
+    one = replace(point, policy="dense", seq_len=point.page_size, token_budget=0, page_order="scattered")
     one = replace(one, seq_lens=(), token_budgets=(), pool_bytes=0)
     counts = ledger.stage_bytes(ledger.entries(one, bound.cache.pool.num_workers))[stage]
     touched = counts.read + counts.write
