@@ -14,7 +14,17 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-if not _has_gpu():
+def _share_cores() -> None:
+    """Leave each of several workers its share of the cores, where float64 references would take them all."""
+    import torch
+
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+
+
+if _has_gpu():
+    _share_cores()
+else:
     os.environ["TRITON_INTERPRET"] = "1"
     import questprof_kernels.interpreter  # noqa: F401
 

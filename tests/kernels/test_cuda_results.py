@@ -40,12 +40,6 @@ MANY = 1000
 pytestmark = [] if ON_GPU else [cuda_host.needs_compiler]
 
 
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for what is compiled for the CPU."""
-    return tmp_path_factory.mktemp("libraries")
-
-
 @pytest.fixture(autouse=True)
 def _where_they_run(monkeypatch: pytest.MonkeyPatch, libraries: Path) -> None:
     if not ON_GPU:
