@@ -90,10 +90,11 @@ struct Box {
                                    int page, u32 physical) {
         int piece = threadIdx.x % LANES;
         of_max = threadIdx.x % TEAM >= LANES;
+        where = nullptr;
         if (LAYOUT == 1) {
             u64 row = ((u64)physical * arg.num_kv_heads + kv_head) * 2 + of_max;
             where = arg.summary + (row * LANES + piece) * sizeof(Piece);
-        } else {
+        } else if (LAYOUT == 2) {
             int number = page / BLOCK_PAGES;
             bool is_last = number == (lengths.num_pages - 1) / BLOCK_PAGES;
             u32 block = is_last ? lengths.last_block : arg.summary_table[arg.summary_indptr[request] + number];

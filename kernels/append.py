@@ -31,8 +31,6 @@ def append_kernel(
     block_table,
     kv_indptr,
     last_page_len,
-    last_page,
-    last_block,
     summary_table,
     summary_indptr,
     new_indptr,
@@ -65,10 +63,8 @@ def append_kernel(
     start = tl.load(kv_indptr + request)
     num_pages = tl.load(kv_indptr + request + 1) - start
     last_len = tl.load(last_page_len + request)
-    last_physical = tl.load(last_page + request)
     if LAYOUT == "transposed":
         blocks = summary_table + tl.load(summary_indptr + request)
-        last_place = tl.load(last_block + request)
     if (num_new <= 0) | (num_pages <= 0):
         return
     seq_len = (num_pages - 1).to(tl.int64) * PAGE_SIZE + last_len
@@ -86,8 +82,7 @@ def append_kernel(
         stop = tl.minimum(origin + RUN_PAGES, num_pages)
         whole = GATHERED & (origin * PAGE_SIZE >= oldest)  # no box of older tokens among the run's
         if LAYOUT == "transposed":
-            number, last = origin // BLOCK_PAGES, (num_pages - 1) // BLOCK_PAGES
-            block = _looked_up(blocks + number, number == last, last_place)
+            block = tl.load(blocks + origin // BLOCK_PAGES).to(tl.int64)
             boxes = summary + ((block * NUM_KV_HEADS + head) * HEAD_DIM + dim) * (2 * BLOCK_PAGES)
             boxes += origin % BLOCK_PAGES
         elif LAYOUT == "paired":
@@ -101,11 +96,11 @@ def append_kernel(
             num_slots = tl.minimum(seq_len - position, PAGE_SIZE).to(tl.int32)
             lower = tl.full([HEAD_DIM], float("inf"), tl.float32)
             upper = tl.full([HEAD_DIM], float("-inf"), tl.float32)
-            if FEW:  # wait for the tokens and the last page's old box at once
+            if FEW:  # wait for the tokens and their page's number at once, then for the old box
                 slot = first_slot + tl.arange(0, TILE_SLOTS)[:, None]
                 new_keys = _load_tile(keys, keys_token_stride, position, slot, num_slots)
                 new_values = _load_tile(values, values_token_stride, position, slot, num_slots)
-            physical = _looked_up(table + page, page == num_pages - 1, last_physical)
+            physical = tl.load(table + page).to(tl.int64)
             cell = (physical * NUM_KV_HEADS + head) * PAGE_SIZE * HEAD_DIM + dim[None, :]
             if LAYOUT == "paired":
                 place = physical * (NUM_KV_HEADS * 2 * HEAD_DIM)
@@ -136,12 +131,6 @@ def append_kernel(
         if GATHERED and whole:  # pages that are not there yet keep empty boxes
             tl.store(boxes[None, :] + lane, lowers)
             tl.store(boxes[None, :] + lane + BLOCK_PAGES, uppers)
-
-
-@triton.jit
-def _looked_up(entry, is_last, last):
-    """The number at `entry` of a table, without a wait where it is the last one's, which is known."""
-    return tl.where(is_last, last, tl.load(entry, mask=~is_last, other=0)).to(tl.int64)
 
 
 @triton.jit
@@ -284,8 +273,6 @@ def _launch(
         cache.block_table,
         cache.kv_indptr,
         cache.last_page_len,
-        cache.last_page,
-        cache.last_block,
         cache.summary_table,
         cache.summary_indptr,
         new_indptr,

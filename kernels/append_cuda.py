@@ -1,7 +1,8 @@
 """The CUDA variants of `append` and `append_kv`, for few new tokens a request; a prefill is Triton's.
 
-One new token waits twice, where Triton's code waits three times and for more arguments. They are for fp16 and
-bf16, head_dim 64 and 128, and a summary of the same dtype.
+One new token waits twice, for lengths and for the old box, where Triton's code waits for the page's number
+between the two, and for more arguments. They are for fp16 and bf16, head_dim 64 and 128, and a summary of the
+same dtype.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ LAYOUTS = {"none": 0, "paired": 1, "transposed": 2}
 
 def takes(cache: PagedCache, keys: torch.Tensor, values: torch.Tensor) -> bool:
     """Whether the new tokens are few and lie in rows that 16-byte loads can read."""
+    if keys.dim() != 3 or values.dim() != 3:
+        return False
     few = 0 < len(keys) <= MOST_NEW * cache.batch_size
     return few and all(_in_words(tensor) for tensor in (keys, values))
 
@@ -41,7 +44,9 @@ def _launch(
     check_append(cache, keys, values, new_indptr)
     if not takes(cache, keys, values):
         raise ValueError(f"{len(keys)} new tokens of strides {keys.stride()}: few are taken, in 16-byte rows")
-    pool = cache.pool
+    pool, threads = cache.pool, 32 * WARPS
+    team = pool.head_dim * 2 // (2 if layout == "transposed" else 8)  # threads that write one head
+    grid = ceil_div(pool.num_kv_heads * team, threads), cache.batch_size, 1
     arguments = AppendArguments(
         new_indptr=new_indptr.data_ptr(),
         kv_indptr=cache.kv_indptr.data_ptr(),
@@ -68,10 +73,8 @@ def _launch(
         "LAYOUT": LAYOUTS[layout],
     }
     device = pool.device.index if pool.device.index is not None else torch.cuda.current_device()
-    threads = 32 * WARPS
-    team = pool.head_dim * 2 // (2 if layout == "transposed" else 8)  # threads that write one head
     kernel = load_kernel("append.cu", "append_kernel", tuple(definitions.items()), threads, device)
-    kernel.launch((ceil_div(pool.num_kv_heads * team, threads), cache.batch_size, 1), arguments)
+    kernel.launch(grid, arguments)
 
 
 def _in_words(tensor: torch.Tensor) -> bool:

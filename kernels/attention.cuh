@@ -20,7 +20,7 @@ struct AttentionArguments {
     const int* last_page_len;
     unsigned short num_kv_heads;
     unsigned short num_splits;
-    int early_pages;  // of the first request, when the launch was made
+    int early_pages;  // full ones of the first request, when the launch was made
     // Here ends a line of 64 bytes of the arguments: the next one costs a wait of its own.
     const Words* q;
     const int* select_indptr;

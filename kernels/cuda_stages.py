@@ -291,7 +291,7 @@ def _attention_arguments(
         kv_indptr=cache.kv_indptr.data_ptr(),
         last_page_len=cache.last_page_len.data_ptr(),
         table_size=len(cache.block_table),
-        early_pages=cache.num_pages[0],
+        early_pages=cache.seq_lens[0] // pool.page_size,
         out=out.data_ptr(),
         lse=lse.data_ptr(),
         scratch=scratch.data_ptr(),

@@ -14,12 +14,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, GROUP == 1 ? 16 / WARPS
     // One load asks for where the request starts, where it ends, and for the length of its last page: a lane each.
     int word = *(lane < 2 ? arg.kv_indptr + request + lane : arg.last_page_len + request);
     // The splits take tiles in turn, so that a warp's first one depends on no length: the first request's, which starts
-    // at 0, is asked for before the lengths are there. Whole: what of it holds no token is not used.
+    // at 0, is asked for before the lengths are there, whole. Should the request be shorter by now, it is not used.
     Held held;
     int early_tile = warp * arg.num_splits + blockIdx.x;
     int early_tiles = PAGE_SIZE < 16 ? arg.early_pages / 2 : arg.early_pages * TILES_A_PAGE;
     if (request == 0 && early_tile < early_tiles) {
-        Line early{arg.block_table, arg.early_pages + 1, PAGE_SIZE, kv_head, arg.num_kv_heads};
+        Line early{arg.block_table, arg.early_pages, PAGE_SIZE, kv_head, arg.num_kv_heads};
         held.load(early.place(early_tile, 0, arg.early_pages, entry_itself), arg.k);
     }
     int start = __shfl_sync(FULL_WARP, word, 0), end = __shfl_sync(FULL_WARP, word, 1);

@@ -15,6 +15,7 @@
 constexpr int BINS = 128;
 constexpr int SMALL = 32;  // keys that a warp ranks by itself
 constexpr int CHUNK = THREADS * SLOTS;
+static_assert(THREADS > BINS || BINS % THREADS == 0, "threads clear as many bins each");
 
 struct SelectMemory {
     alignas(16) u32 histogram[BINS];

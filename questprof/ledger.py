@@ -132,7 +132,7 @@ def _append(case: Case) -> list[Entry]:
         note += f", {case.bound_bytes // case.point.shape.head_dim} B at a time, a row apart"
     listed = [
         Entry("append", "summary", widened * box, len(lengths) * box, False, note),
-        *_blocks("append", case, len(lengths), "the tail page's", last=len(lengths)),
+        *_blocks("append", case, len(lengths), "the tail page's"),
     ]
     for stage in ("append", "append_kv"):
         listed += [
@@ -140,7 +140,7 @@ def _append(case: Case) -> list[Entry]:
             Entry(stage, "values", vectors, 0, False, "one new token a request"),
             Entry(stage, "k", 0, vectors, False, "into the tail page"),
             Entry(stage, "v", 0, vectors, False, "into the tail page"),
-            *_pages(stage, case, len(lengths), "the tail page", last=len(lengths)),
+            Entry(stage, "block_table", INDEX_BYTES * len(lengths), 0, False, "the tail page"),
             *_indices(stage, case, "kv_indptr", "new_indptr", "last_page_len"),
         ]
     return listed
@@ -151,7 +151,6 @@ def _prefill(case: Case) -> list[Entry]:
     stage, heads = "append_prefill", case.point.shape.num_kv_heads
     vectors = sum(case.point.lengths) * heads * case.vector_bytes
     boxes = 2 * case.total_pages * heads * case.bound_bytes
-    filled = sum(length > 0 for length in case.point.lengths)
     note = "every page's box, eq. (1)"
     if case.num_blocks:
         note += "; and the empty ones of a run's last pages"
@@ -161,8 +160,8 @@ def _prefill(case: Case) -> list[Entry]:
         Entry(stage, "k", 0, vectors, False, ""),
         Entry(stage, "v", 0, vectors, False, ""),
         Entry(stage, "summary", 0, boxes, False, note),
-        *_blocks(stage, case, case.num_blocks, "every block", last=filled),
-        *_pages(stage, case, case.total_pages, "every page", last=filled),
+        *_blocks(stage, case, case.num_blocks, "every block"),
+        Entry(stage, "block_table", INDEX_BYTES * case.total_pages, 0, False, "every page"),
         *_indices(stage, case, "kv_indptr", "new_indptr", "last_page_len"),
     ]
 
@@ -269,27 +268,12 @@ def _attention(stage: str, case: Case, num_pages: Iterable[int]) -> list[Entry]:
     ]
 
 
-def _pages(stage: str, case: Case, count: int, note: str, *, last: int) -> list[Entry]:
-    """The page numbers that `append` reads, `last` of them of last pages, which lie beside the lengths."""
-    return _looked_up(stage, case, ("block_table", "last_page"), count, last, note)
-
-
-def _blocks(stage: str, case: Case, count: int, note: str, *, last: int = 0) -> list[Entry]:
-    """The block numbers that a stage reads of a transposed summary, as `_pages`; nothing for a paired one."""
+def _blocks(stage: str, case: Case, count: int, note: str) -> list[Entry]:
+    """The block numbers that a stage reads of a transposed summary; nothing for a paired one."""
     if not case.num_blocks:
         return []
-    looked_up = _looked_up(stage, case, ("summary_table", "last_block"), count, last, note)
-    return [*looked_up, *_indices(stage, case, "summary_indptr")]
-
-
-def _looked_up(
-    stage: str, case: Case, names: tuple[str, str], count: int, last: int, note: str
-) -> list[Entry]:
-    """`count` numbers of a table, those of `last` requests' last entries from a tensor of their own."""
-    if case.variant == "cpu":  # which has no wait to save, and reads the table alone
-        last = 0
-    counts = zip(names, (count - last, last), strict=True)
-    return [Entry(stage, name, INDEX_BYTES * number, 0, False, note) for name, number in counts if number]
+    table = Entry(stage, "summary_table", INDEX_BYTES * count, 0, False, note)
+    return [table, *_indices(stage, case, "summary_indptr")]
 
 
 def _indices(stage: str, case: Case, *names: str) -> list[Entry]:

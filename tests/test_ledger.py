@@ -333,7 +333,6 @@ IN_BLOCKS = Point(
         ("append", "k", 0, 2 * 2 * 64 * 2),
         ("append", "v", 0, 2 * 2 * 64 * 2),
         ("append", "new_indptr", 4 * 3, 0),
-        ("append", "last_page", 4 * 2, 0),
         # Token 40 is the 8th of its page and widens its box; token 17 opens its page: written, not read.
         ("append", "summary", 1 * 2 * 2 * 64 * 2, 2 * 2 * 2 * 64 * 2),
     ],
@@ -350,7 +349,7 @@ def test_small_tensors_by_hand(stage: str, tensor: str, read: int, write: int) -
         ("score", "summary_table", 4 * 3, 0),
         ("score", "summary_indptr", 4 * 3, 0),
         ("score", "scores", 0, 4 * 8 * 67),
-        ("append", "last_block", 4 * 2, 0),
+        ("append", "summary_table", 4 * 2, 0),
         # Token 1040 is the last of its page; token 17 opens its page. As many bytes as with a paired summary.
         ("append", "summary", 1 * 2 * 2 * 64 * 2, 2 * 2 * 2 * 64 * 2),
     ],
@@ -360,22 +359,14 @@ def test_tensors_of_a_transposed_summary_by_hand(stage: str, tensor: str, read: 
     entry = of(ledger, stage, tensor)
     assert (entry.read_bytes, entry.write_bytes) == (read, write)
     assert not [e for e in ledger if (e.stage, e.tensor) == ("score", "block_table")]
-    paired = entries(RAGGED, WORKERS)
-    assert not [e for e in paired if e.tensor.startswith("summary_") or e.tensor == "last_block"]
-
-
-def test_without_a_gpu_the_table_alone_tells_the_last_page() -> None:
-    ledger = entries(IN_BLOCKS, WORKERS, variant="cpu")
-    assert of(ledger, "append", "block_table").read_bytes == 4 * 2
-    assert of(ledger, "append", "summary_table").read_bytes == 4 * 2
-    assert not [e for e in ledger if e.tensor in ("last_page", "last_block")]
+    assert not [e for e in entries(RAGGED, WORKERS) if e.tensor.startswith("summary_")]
 
 
 @pytest.mark.parametrize(("point", "own"), [(RAGGED, 1), (IN_BLOCKS, 3)])
 def test_append_is_append_kv_and_the_summary(point: Point, own: int) -> None:
     ledger = entries(point, WORKERS)
     with_summary, without = ([e for e in ledger if e.stage == stage] for stage in ("append", "append_kv"))
-    extra = [e for e in with_summary if e.tensor.startswith("summary") or e.tensor == "last_block"]
+    extra = [e for e in with_summary if e.tensor.startswith("summary")]
     plain = [(e.tensor, e.read_bytes, e.write_bytes) for e in with_summary if e not in extra]
     assert plain == [(e.tensor, e.read_bytes, e.write_bytes) for e in without]
     assert len(extra) == own
@@ -640,9 +631,7 @@ def test_a_gathered_copy_changes_nothing_else(point: Point) -> None:
         ("k", 0, 57 * 2 * 64 * 2),
         ("v", 0, 57 * 2 * 64 * 2),
         ("summary", 0, 2 * 5 * 2 * 64 * 2),
-        # 3 + 2 pages: the last one of each request is known with its length.
-        ("block_table", 4 * 3, 0),
-        ("last_page", 4 * 2, 0),
+        ("block_table", 4 * 5, 0),
         ("kv_indptr", 4 * 3, 0),
         ("new_indptr", 4 * 3, 0),
         ("last_page_len", 4 * 2, 0),
@@ -656,7 +645,4 @@ def test_a_whole_prompt_by_hand(tensor: str, read: int, write: int) -> None:
 def test_a_whole_prompt_is_listed_when_asked_for_alone() -> None:
     asked = entries(RAGGED, WORKERS, prefill=True)
     assert tuple(e for e in asked if e.stage != "append_prefill") == entries(RAGGED, WORKERS)
-    # 2 + 1 blocks.
-    in_blocks = entries(IN_BLOCKS, WORKERS, prefill=True)
-    assert of(in_blocks, "append_prefill", "summary_table").read_bytes == 4
-    assert of(in_blocks, "append_prefill", "last_block").read_bytes == 4 * 2
+    assert of(entries(IN_BLOCKS, WORKERS, prefill=True), "append_prefill", "summary_table").read_bytes == 12

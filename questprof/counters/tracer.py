@@ -71,6 +71,9 @@ class Tracer:
         cache, scratch = named.pop("cache"), named.pop("scratch", None)
         for name, tensor in {**_cache_tensors(cache), **named}.items():
             yield _span(name, tensor)
+        # What the tables tell of last pages is counted as read from them: a kernel may take it from either.
+        yield _span("block_table", cache.last_page)
+        yield _span("summary_table", cache.last_block)
         if scratch is None:
             return
         whole = _span("split_partials", scratch)
@@ -96,8 +99,6 @@ def _cache_tensors(cache: PagedCache) -> dict[str, torch.Tensor]:
         "block_table": cache.block_table,
         "kv_indptr": cache.kv_indptr,
         "last_page_len": cache.last_page_len,
-        "last_page": cache.last_page,
-        "last_block": cache.last_block,
         "summary_table": cache.summary_table,
         "summary_indptr": cache.summary_indptr,
     }

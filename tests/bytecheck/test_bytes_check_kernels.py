@@ -60,6 +60,14 @@ def test_the_projects_kernels_hold_to_the_byte(point):
         assert all(read.residual_bytes == 0 for read in exact)
 
 
+def test_the_last_page_may_be_taken_from_the_table_or_from_beside_the_lengths():
+    found = judged(POINT, "faults.last_page:stages")
+    assert found.holds, found.sentences
+    (appended,) = (stage for stage in found.stages if stage.stage == "append")
+    (table,) = (term for term in appended.terms if term.tensor == "block_table")
+    assert table.read
+
+
 @pytest.mark.parametrize("layout", ["paired", "transposed"])
 @pytest.mark.parametrize("page_size", [12, 16])
 def test_the_append_of_a_whole_prompt_holds(layout, page_size):

@@ -18,7 +18,7 @@ def tokens(count: int, head_dim: int, dtype: torch.dtype, seed: int, device: str
 def assert_holds(cache: PagedCache, keys: list[torch.Tensor], values: list[torch.Tensor]) -> None:
     """Each request holds exactly these tokens [L_r, heads, d], and its boxes are theirs."""
     for request in range(cache.batch_size):
-        for head in range(HEADS):
+        for head in range(cache.pool.num_kv_heads):
             held = reference.gather(cache, request, head)
             assert torch.equal(held[0], keys[request][:, head].double().cpu())
             assert torch.equal(held[1], values[request][:, head].double().cpu())

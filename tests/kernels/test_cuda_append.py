@@ -112,13 +112,36 @@ def test_nothing_but_the_new_slots_is_written(layout: str) -> None:
     append_cuda.append(case.cache, new, new, new_indptr)
     first, last = case.cache.physical_pages(0)[0], case.cache.physical_pages(2)[2]
     for old, storage in zip(before, (pool.k, pool.v), strict=False):
-        changed = (old.view(torch.int16) != storage.view(torch.int16)).any(3).all(1).nonzero().tolist()
-        assert sorted(changed) == sorted([[first, 5], [first, 6], [last, 1]])
+        changed = (old.view(torch.int16) != storage.view(torch.int16)).any(3)
+        for of_heads in (changed.any(1), changed.all(1)):
+            assert sorted(of_heads.nonzero().tolist()) == sorted([[first, 5], [first, 6], [last, 1]])
+    after = pool.summary.data.clone()
+    pool.summary.data.copy_(before[2])
     for request, page in ((0, 0), (2, 2)):
-        case.cache.rescan(request, page)  # what plain torch would make of the keys that are there
-    boxes = before[2].clone()
-    boxes.copy_(pool.summary.data)
-    assert torch.equal(boxes.view(torch.int16), pool.summary.data.view(torch.int16))
+        case.cache.rescan(
+            request, page
+        )  # what plain torch makes of the keys that are there, and no other box
+    assert torch.equal(after.view(torch.int16), pool.summary.data.view(torch.int16))
+
+
+@pytest.mark.parametrize(("head_dim", "num_heads"), [(64, 9), (128, 5)])
+def test_many_requests_and_more_heads_than_one_block_writes(
+    head_dim: int, num_heads: int, layout: str
+) -> None:
+    """More than eight requests: what is told of their last pages takes more than one sector a row."""
+    lengths = [0, 5, 16, 31, 1, 64, 47, 0, 90, 15, 33]
+    case = make_cache(
+        lengths, 16, num_heads, head_dim, torch.float16, 4, DEVICE, spare_pages=30, summary_layout=layout
+    )
+    counts = [1] * len(lengths)
+    new = [torch.randn(len(lengths), num_heads, head_dim).half().to(DEVICE) for _ in range(2)]
+    append_cuda.append(case.cache, *new, case.cache.extend(counts))
+    old = of_requests(case)
+    keys, values = (
+        [torch.cat(pair) for pair in zip(*of, strict=True)]
+        for of in zip(old, (t.split(counts) for t in new), strict=True)
+    )
+    assert_holds(case.cache, keys, values)
 
 
 def test_a_fresh_page_ignores_what_the_summary_held(layout: str) -> None:
@@ -205,14 +228,15 @@ def test_keys_and_values_may_be_parts_of_wider_rows(layout: str) -> None:
         lambda new: torch.cat([new] * 5),
         lambda new: new.transpose(1, 2).contiguous().transpose(1, 2),
         lambda new: torch.cat([new, new], 2)[:, :, 1:65],
+        lambda new: new.flatten(1),
     ],
-    ids=["none", "many", "dims apart", "rows that begin inside of a word"],
+    ids=["none", "many", "dims apart", "rows that begin inside of a word", "heads and dims in one"],
 )
 def test_what_it_does_not_take_is_refused_and_said(spoil) -> None:  # type: ignore[no-untyped-def]
     cache = filled((4,), "paired").cache
     new = spoil(tokens(1, 64, torch.float16, 97, DEVICE))
     assert not append_cuda.takes(cache, new, new)
-    with pytest.raises(ValueError, match="new tokens"):
+    with pytest.raises(ValueError, match=r"new tokens|keys has shape"):
         append_cuda.append(cache, new, new, torch.zeros(2, dtype=torch.int32, device=DEVICE))
 
 

@@ -275,7 +275,7 @@ def _early(monkeypatch: pytest.MonkeyPatch, pages: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [ONE, KINDS[1], KINDS[4], GROUP], ids=str)
-@pytest.mark.parametrize("length", [1, 40, 777])
+@pytest.mark.parametrize("length", [1, 40, 48, 777])
 @pytest.mark.parametrize("beyond", [-3, -1, 0, 1, 4])
 def test_what_dense_asks_for_before_lengths_are_known(
     kind: Kind, length: int, beyond: int, monkeypatch: pytest.MonkeyPatch

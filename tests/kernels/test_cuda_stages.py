@@ -237,6 +237,7 @@ def differences(python: type[ctypes.Structure], text: str, struct: str) -> list[
 
 
 STRUCTS = [
+    ("append.cu", "AppendArguments"),
     ("score.cu", "ScoreArguments"),
     ("select.cu", "SelectArguments"),
     ("attention.cuh", "AttentionArguments"),
