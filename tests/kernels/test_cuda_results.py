@@ -603,7 +603,9 @@ def test_a_fault_in_the_source_is_caught(
     def run() -> None:
         short = kind.case((15,))
         q = make_q(short, kind.num_qo_heads, 20)
-        check(short, q, dense(q, short.cache, cuda_stages.dense_plan(q, short.cache, num_splits=2)))
+        with pytest.MonkeyPatch.context() as patch:
+            _early(patch, 1)  # a page that was full when the host looked
+            check(short, q, dense(q, short.cache, cuda_stages.dense_plan(q, short.cache, num_splits=2)))
         case = kind.case((300, 77))
         q = make_q(case, kind.num_qo_heads, 19)
         select_indptr = make_select_indptr(case.cache, 8)
