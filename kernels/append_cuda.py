@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from questprof_kernels.append import check_append
 from questprof_kernels.cuda_arguments import AppendArguments
-from questprof_kernels.cuda_module import load_kernel
+from questprof_kernels.cuda_stages import rows_aligned, stage_kernel
 from questprof_kernels.paged_cache import PagedCache
 from questprof_kernels.plan import ceil_div
 
@@ -66,18 +66,11 @@ def _launch(
         summary_table=cache.summary_table.data_ptr(),
         summary_indptr=cache.summary_indptr.data_ptr(),
     )
-    definitions = {
-        "BF16": int(pool.k.dtype == torch.bfloat16),
-        "HEAD_DIM": pool.head_dim,
-        "WARPS": WARPS,
-        "LAYOUT": LAYOUTS[layout],
-    }
-    device = pool.device.index if pool.device.index is not None else torch.cuda.current_device()
-    kernel = load_kernel("append.cu", "append_kernel", tuple(definitions.items()), threads, device)
+    kernel = stage_kernel("append.cu", "append_kernel", cache, WARPS, LAYOUT=LAYOUTS[layout])
     kernel.launch(grid, arguments)
 
 
 def _in_words(tensor: torch.Tensor) -> bool:
-    strides = tensor.stride()
-    near = strides[2] == 1 and strides[1] < 8 << 16  # heads of a token: their stride is a short one
-    return near and not (strides[0] % 8 or strides[1] % 8 or tensor.data_ptr() % 16)
+    return (
+        rows_aligned(tensor) and tensor.stride(1) < 8 << 16
+    )  # heads of a token: their stride is a short one

@@ -78,7 +78,7 @@ def score(q: torch.Tensor, cache: PagedCache, scores: torch.Tensor) -> None:
     else:
         name, num_warps = "score_paired", PAIRED_WARPS
         grid = ceil_div(pool.num_kv_heads, PAIRED_WARPS), ceil_div(cache.max_pages, tile)
-    kernel = _kernel("score.cu", name, cache, num_warps, GROUP=group_size, TILE=tile)
+    kernel = stage_kernel("score.cu", name, cache, num_warps, GROUP=group_size, TILE=tile)
     kernel.launch((max(1, grid[0]), max(1, grid[1]), cache.batch_size), arguments)
 
 
@@ -108,7 +108,7 @@ def select(
         page_ids_stride=page_ids.stride(0),
     )
     num_warps = num_warps or (32 if cache.max_pages > 8192 else 16)
-    kernel = _kernel("select.cu", "select_kernel", cache, num_warps, **_keys(cache.max_pages, num_warps))
+    kernel = stage_kernel("select.cu", "select_kernel", cache, num_warps, **_keys(cache.max_pages, num_warps))
     kernel.launch((scores.shape[0], cache.batch_size, 1), arguments)
 
 
@@ -144,7 +144,9 @@ def attend(
     arguments = _attention_arguments(q, cache, out, lse, scratch, softmax_scale, plan)
     arguments.page_ids, arguments.page_ids_stride = page_ids.data_ptr(), page_ids.stride(0)
     arguments.select_indptr = select_indptr.data_ptr()
-    kernel = _kernel("attend.cu", "attend_kernel", cache, plan.num_warps, **_attend_definitions(q, cache))
+    kernel = stage_kernel(
+        "attend.cu", "attend_kernel", cache, plan.num_warps, **_attend_definitions(q, cache)
+    )
     _launch(kernel, plan, arguments, cache)
 
 
@@ -184,7 +186,7 @@ def select_attend(
     arguments.scores, arguments.scores_stride = scores.data_ptr(), scores.stride(0)
     arguments.take_tail = take_tail
     table = next_power_of_2(cache.max_pages)
-    kernel = _kernel(
+    kernel = stage_kernel(
         "attend.cu",
         "select_attend_kernel",
         cache,
@@ -222,7 +224,7 @@ def dense(
     plan = plan or dense_plan(q, cache)
     arguments = _attention_arguments(q, cache, out, lse, scratch, softmax_scale, plan)
     definitions = {"GROUP": plan.heads_per_program, "PAGE_SIZE": cache.pool.page_size}
-    kernel = _kernel("dense.cu", "dense_kernel", cache, plan.num_warps, **definitions)
+    kernel = stage_kernel("dense.cu", "dense_kernel", cache, plan.num_warps, **definitions)
     _launch(kernel, plan, arguments, cache)
 
 
@@ -323,15 +325,23 @@ def _launch(
     kernel.launch(plan.grid, arguments, dependent=dependent)
 
 
-def _kernel(source: str, name: str, cache: PagedCache, num_warps: int, **definitions: int) -> Kernel:
+def stage_kernel(source: str, name: str, cache: PagedCache, num_warps: int, **definitions: int) -> Kernel:
+    """Kernel `name` of file `source`, compiled for what `cache` holds and where it lies."""
     pool = cache.pool
     common = {"BF16": int(pool.k.dtype == torch.bfloat16), "HEAD_DIM": pool.head_dim, "WARPS": num_warps}
     device = pool.device.index if pool.device.index is not None else torch.cuda.current_device()
     return load_kernel(source, name, tuple({**common, **definitions}.items()), 32 * num_warps, device)
 
 
+def rows_aligned(tensor: torch.Tensor) -> bool:
+    """Whether 16-byte loads can read the rows of `tensor` [.., .., head_dim], two bytes a number."""
+    strides = tensor.stride()
+    return strides[2] == 1 and not (strides[0] % 8 or strides[1] % 8 or tensor.data_ptr() % 16)
+
+
 def _check_rows_aligned(name: str, tensor: torch.Tensor) -> None:
     """Refuse rows that 16-byte loads cannot read."""
-    strides = tensor.stride()
-    if strides[2] != 1 or strides[0] % 8 or strides[1] % 8 or tensor.data_ptr() % 16:
-        raise ValueError(f"rows of {name} must be contiguous and 16-byte aligned, its strides are {strides}")
+    if not rows_aligned(tensor):
+        raise ValueError(
+            f"rows of {name} must be contiguous and 16-byte aligned, its strides are {tensor.stride()}"
+        )

@@ -141,7 +141,7 @@ def test_what_fuses_is_what_the_launcher_takes(
 ) -> None:
     """200 heads leave no room for splits: one has all the pages."""
     monkeypatch.setattr(cuda_module, "is_available", lambda: True)
-    monkeypatch.setattr(cuda_stages, "_kernel", lambda *_, **__: None)
+    monkeypatch.setattr(cuda_stages, "stage_kernel", lambda *_, **__: None)
     monkeypatch.setattr(cuda_stages, "_launch", lambda *_, **__: None)
     shape = Shape("wide", num_qo_heads=num_qo_heads, num_kv_heads=num_qo_heads // 8, head_dim=64)
     cache = cache_of(Point(shape, seq_len=4000 * 16))

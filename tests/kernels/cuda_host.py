@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from questprof_kernels import append_cuda, cuda_module, cuda_stages, decode_gemv_cuda, decode_rows
+from questprof_kernels import cuda_module, cuda_stages, decode_gemv_cuda, decode_rows
 
 HERE = Path(__file__).parent / "host"
 OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-fno-strict-aliasing", "-w")
@@ -112,7 +112,7 @@ def install(
         library = build(source, name, STRUCTS[source], definitions, folder, edit)
         return HostKernel(library, threads, blocks_per_sm)
 
-    for launchers in (append_cuda, cuda_stages, decode_gemv_cuda, decode_rows):
+    for launchers in (cuda_stages, decode_gemv_cuda, decode_rows):
         monkeypatch.setattr(launchers, "load_kernel", load)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     properties = SimpleNamespace(multi_processor_count=2)

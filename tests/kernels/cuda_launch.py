@@ -56,8 +56,7 @@ def record(monkeypatch: pytest.MonkeyPatch, architecture: int = 90) -> Recorder:
     """Let the launchers record from now on, on a device of this compute capability."""
     recorder = Recorder()
     properties = SimpleNamespace(shared_memory_per_block_optin=SHARED_BYTES[architecture])
-    for launchers in (append_cuda, cuda_stages):
-        monkeypatch.setattr(launchers, "load_kernel", recorder.load)
+    monkeypatch.setattr(cuda_stages, "load_kernel", recorder.load)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     return recorder
