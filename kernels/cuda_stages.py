@@ -49,7 +49,7 @@ def why_not(
 def score(q: torch.Tensor, cache: PagedCache, scores: torch.Tensor) -> None:
     """Write U_p of equation (3), unscaled, of each (query head, logical page), as the Triton launcher does.
 
-    Boxes must be finite or NaN: an infinite bound gives NaN.
+    An infinite bound, as a NaN key leaves one, gives NaN.
     """
     check_queries(q, cache)
     check_rows("scores", scores, q.shape[1], cache.total_pages, torch.float32, q.device)
@@ -107,7 +107,7 @@ def select(
         take_tail=take_tail,
         page_ids_stride=page_ids.stride(0),
     )
-    num_warps = num_warps or (32 if cache.max_pages > 8192 else 16)
+    num_warps = num_warps or _select_warps(cache.max_pages, ceil_div(page_ids.shape[1], cache.batch_size))
     kernel = stage_kernel("select.cu", "select_kernel", cache, num_warps, **_keys(cache.max_pages, num_warps))
     kernel.launch((scores.shape[0], cache.batch_size, 1), arguments)
 
@@ -247,6 +247,16 @@ def _room(cache: PagedCache, page_ids: torch.Tensor, most_selected: int | None, 
     """Page ids that one split may have to hold."""
     most = min(cache.max_pages, page_ids.shape[1] if most_selected is None else most_selected)
     return max(64, next_power_of_2(ceil_div(most, plan.num_splits) + 1))
+
+
+def _select_warps(max_pages: int, wanted: int) -> int:
+    """Warps of a block of `select`: few wait for one another less, more hold more keys.
+
+    A bound of the `wanted` best is known at once where a block has as many threads.
+    """
+    if max_pages <= 8 * 32 * MOST_SLOTS and wanted <= 8 * 32:
+        return 8
+    return 32 if max_pages > 8192 else 16
 
 
 def _keys(max_pages: int, num_warps: int) -> dict[str, int]:

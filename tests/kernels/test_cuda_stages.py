@@ -155,6 +155,20 @@ def test_grids_cover_requests_heads_and_pages(monkeypatch: pytest.MonkeyPatch) -
         assert dict(launch.definitions)["WARPS"] * 32 == launch.num_threads or launch.source == "score.cu"
 
 
+@pytest.mark.parametrize(
+    ("num_pages", "num_selected", "num_warps", "slots"),
+    [(2048, 128, 8, 8), (4096, 256, 8, 16), (2048, 512, 16, 4), (8192, 256, 16, 16), (16384, 256, 32, 16)],
+)
+def test_select_has_a_thread_for_each_wanted_page_and_few_warps(
+    monkeypatch: pytest.MonkeyPatch, num_pages: int, num_selected: int, num_warps: int, slots: int
+) -> None:
+    recorder = record(monkeypatch)
+    launch_all(bare_cache([num_pages * 16]), 32, num_selected)
+    chosen = dict(next(launch for launch in recorder.launches if launch.name == "select_kernel").definitions)
+    assert (chosen["WARPS"], chosen["SLOTS"]) == (num_warps, slots)
+    assert chosen["REREAD"] == (num_pages > num_warps * 32 * slots)
+
+
 def test_only_the_fused_launch_starts_early(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name for name, launch in launched(monkeypatch).items() if launch.dependent} == {
         "select_attend_kernel"
