@@ -3,38 +3,14 @@
 //
 // Of the last page it is known beside the lengths which one it is, so that one new token waits twice: for lengths, then
 // for the old box.
-//
-// -DLAYOUT: of the summary, 0 (left alone), 1 (paired) or 2 (transposed).
-#include "device.cuh"
+#include "append.cuh"
 
-constexpr int BLOCK_PAGES = 64;  // of a transposed summary, whose numbers of one box lie a row apart
 // Words of four bytes that a thread takes of a vector: many in a row, or few where each number costs an access.
 constexpr int WORDS = LAYOUT == 2 ? 1 : 4;
 constexpr int LANES = HEAD_DIM / (2 * WORDS);  // of a vector
 constexpr int TEAM = 2 * LANES;                // one half has K and min, the other V and max
 constexpr int ROW = HEAD_DIM / 2;              // words of a vector
 static_assert(THREADS % TEAM == 0, "whole teams");
-
-struct AppendArguments {
-    const int* new_indptr;
-    const int* kv_indptr;
-    const int* last;  // of each request, in rows: tokens of the last page, that page, its summary block
-    const u32* keys;
-    const u32* values;
-    unsigned short page_size;
-    unsigned short num_kv_heads;
-    unsigned short keys_head_stride;  // in 16 bytes
-    unsigned short values_head_stride;
-    // Here ends a line of 64 bytes of the arguments: the next one costs a wait of its own.
-    u32* k;
-    u32* v;
-    char* summary;
-    const int* block_table;
-    u32 keys_token_stride;  // in words
-    u32 values_token_stride;
-    const int* summary_table;
-    const int* summary_indptr;
-};
 
 struct Piece {  // of a vector, a thread's
     u32 w[WORDS];
@@ -59,28 +35,6 @@ __device__ __forceinline__ void store_piece(u32* to, const Piece& piece) {
         *to = piece.w[0];
 }
 
-// One load asks for all lengths of a request, of a lane each.
-__device__ __forceinline__ int load_lengths(const AppendArguments& arg, int request) {
-    int lane = threadIdx.x % WARP, row = max(0, min(lane - 4, 2));
-    int row_size = (gridDim.y + 7) / 8 * 8;  // each begins with a sector
-    const int* word = lane < 2 ? arg.new_indptr + request + lane : arg.kv_indptr + request + lane % 2;
-    return *(lane < 4 ? word : arg.last + row * row_size + request);
-}
-
-struct Lengths {
-    int first_new, end_new, start, num_pages, last_len, last_page, last_block;
-
-    __device__ __forceinline__ explicit Lengths(int own) {
-        first_new = __shfl_sync(FULL_WARP, own, 0);
-        end_new = __shfl_sync(FULL_WARP, own, 1);
-        start = __shfl_sync(FULL_WARP, own, 2);
-        num_pages = __shfl_sync(FULL_WARP, own, 3) - start;
-        last_len = __shfl_sync(FULL_WARP, own, 4);
-        last_page = __shfl_sync(FULL_WARP, own, 5);
-        last_block = __shfl_sync(FULL_WARP, own, 6);
-    }
-};
-
 // A thread's piece of a page's box: of min, or of max.
 struct Box {
     char* where;
@@ -92,13 +46,13 @@ struct Box {
         of_max = threadIdx.x % TEAM >= LANES;
         where = nullptr;
         if (LAYOUT == 1) {
-            u64 row = ((u64)physical * arg.num_kv_heads + kv_head) * 2 + of_max;
+            u64 row = head_of(arg, physical, kv_head) * 2 + of_max;
             where = arg.summary + (row * LANES + piece) * sizeof(Piece);
         } else if (LAYOUT == 2) {
             int number = page / BLOCK_PAGES;
             bool is_last = number == (lengths.num_pages - 1) / BLOCK_PAGES;
             u32 block = is_last ? lengths.last_block : arg.summary_table[arg.summary_indptr[request] + number];
-            u64 row = (((u64)block * arg.num_kv_heads + kv_head) * HEAD_DIM + 2 * piece) * 2 + of_max;
+            u64 row = (head_of(arg, block, kv_head) * HEAD_DIM + 2 * piece) * 2 + of_max;
             where = arg.summary + (row * BLOCK_PAGES + page % BLOCK_PAGES) * 2;
         }
     }
@@ -119,8 +73,7 @@ struct Box {
     }
     __device__ __forceinline__ Piece widened(Piece box, const Piece& key) const {
 #pragma unroll
-        for (int i = 0; i < WORDS; i++)
-            box.w[i] = of_max ? larger_pairs(box.w[i], key.w[i]) : smaller_pairs(box.w[i], key.w[i]);
+        for (int i = 0; i < WORDS; i++) box.w[i] = joined(box.w[i], key.w[i], of_max);
         return box;
     }
 };
@@ -154,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) append_kernel(AppendArg
         Box place(arg, lengths, request, kv_head, page, physical);
         Piece box;
         if (LAYOUT && in_use) box = place.load();
-        u64 cell = (((u64)physical * arg.num_kv_heads + kv_head) * arg.page_size + slot) * ROW + offset;
+        u64 cell = (head_of(arg, physical, kv_head) * arg.page_size + slot) * ROW + offset;
 #pragma unroll 1
         for (; token < end; token++, cell += ROW) {
             if (request || token) {

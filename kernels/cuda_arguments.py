@@ -9,7 +9,7 @@ import ctypes
 
 
 class AppendArguments(ctypes.Structure):
-    """Of append.cu; its strides of tokens count elements two at a time, those of heads eight."""
+    """Of append.cuh; its strides of tokens count elements two at a time, those of heads eight."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("new_indptr", "kv_indptr", "last", "keys", "values")),

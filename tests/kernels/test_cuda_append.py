@@ -251,7 +251,7 @@ def test_a_wrong_dtype_is_refused() -> None:
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("= of_max ? larger_pairs", "= !of_max ? larger_pairs"),
+        ("return of_max ? larger_pairs", "return !of_max ? larger_pairs"),
         ("in_use = slot > 0;", "in_use = false;"),
         ("is_last ? lengths.last_page :", "true ? lengths.last_page :"),
         ("is_last ? lengths.last_block :", "true ? lengths.last_block :"),
@@ -286,7 +286,8 @@ def test_a_fault_in_the_source_is_caught(
             run(layout)
 
     run_both()
-    cuda_host.install(monkeypatch, tmp_path, edit=("append.cu", right, wrong))
+    file = "append.cuh" if right.startswith("return") else "append.cu"
+    cuda_host.install(monkeypatch, tmp_path, edit=(file, right, wrong))
     with pytest.raises(AssertionError):
         run_both()
 

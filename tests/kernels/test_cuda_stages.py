@@ -251,7 +251,7 @@ def differences(python: type[ctypes.Structure], text: str, struct: str) -> list[
 
 
 STRUCTS = [
-    ("append.cu", "AppendArguments"),
+    ("append.cuh", "AppendArguments"),
     ("score.cu", "ScoreArguments"),
     ("select.cu", "SelectArguments"),
     ("attention.cuh", "AttentionArguments"),
