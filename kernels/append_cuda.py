@@ -1,15 +1,16 @@
-"""The CUDA variants of `append` and `append_kv`, for few new tokens a request; a prefill is Triton's.
+"""The CUDA variants of `append` and `append_kv`: one kernel for few new tokens a request, one for many.
 
 One new token waits twice, for lengths and for the old box, where Triton's code waits for the page's number
-between the two, and for more arguments. They are for fp16 and bf16, head_dim 64 and 128, and a summary of the
-same dtype.
+between the two, and for more arguments. Of many tokens each page is a warp's. They are for fp16 and bf16,
+head_dim 64 and 128, and a summary of the same dtype.
 """
 
 from __future__ import annotations
 
 import torch
-from questprof_kernels.append import check_append
+from questprof_kernels.append import append_plan, check_append
 from questprof_kernels.cuda_arguments import AppendArguments
+from questprof_kernels.cuda_module import Kernel
 from questprof_kernels.cuda_stages import rows_aligned, stage_kernel
 from questprof_kernels.paged_cache import PagedCache
 from questprof_kernels.plan import ceil_div
@@ -18,18 +19,18 @@ MOST_NEW = 4
 """New tokens a request, in the mean, that are few."""
 WARPS = 4
 LAYOUTS = {"none": 0, "paired": 1, "transposed": 2}
+RUN_PAGES = {"none": WARPS, "paired": WARPS, "transposed": 16}
+"""Pages that one block writes of many tokens: as many as make a sector of a transposed summary's row."""
+MOST_BLOCKS = 65535  # along the last axis of a grid
 
 
-def takes(cache: PagedCache, keys: torch.Tensor, values: torch.Tensor) -> bool:
-    """Whether the new tokens are few and lie in rows that 16-byte loads can read."""
-    if keys.dim() != 3 or values.dim() != 3:
-        return False
-    few = 0 < len(keys) <= MOST_NEW * cache.batch_size
-    return few and all(_in_words(tensor) for tensor in (keys, values))
+def takes(keys: torch.Tensor, values: torch.Tensor) -> bool:
+    """Whether the new tokens lie in rows that 16-byte loads can read."""
+    return all(tensor.dim() == 3 and _in_words(tensor) for tensor in (keys, values))
 
 
 def append(cache: PagedCache, keys: torch.Tensor, values: torch.Tensor, new_indptr: torch.Tensor) -> None:
-    """Write few new tokens as `append.append` does; ValueError unless `takes` says that they can be."""
+    """Write new tokens as `append.append` does; ValueError unless `takes` says that they can be."""
     _launch(cache, keys, values, new_indptr, cache.pool.summary.layout)
 
 
@@ -42,11 +43,12 @@ def _launch(
     cache: PagedCache, keys: torch.Tensor, values: torch.Tensor, new_indptr: torch.Tensor, layout: str
 ) -> None:
     check_append(cache, keys, values, new_indptr)
-    if not takes(cache, keys, values):
-        raise ValueError(f"{len(keys)} new tokens of strides {keys.stride()}: few are taken, in 16-byte rows")
-    pool, threads = cache.pool, 32 * WARPS
-    team = pool.head_dim * 2 // (2 if layout == "transposed" else 8)  # threads that write one head
-    grid = ceil_div(pool.num_kv_heads * team, threads), cache.batch_size, 1
+    if not takes(keys, values):
+        raise ValueError(f"new tokens of strides {keys.stride()}, {values.stride()}: 16-byte rows are taken")
+    if not len(keys):
+        return
+    pool = cache.pool
+    kernel, grid = (_few if len(keys) <= MOST_NEW * cache.batch_size else _many)(cache, keys, layout)
     arguments = AppendArguments(
         new_indptr=new_indptr.data_ptr(),
         kv_indptr=cache.kv_indptr.data_ptr(),
@@ -66,8 +68,31 @@ def _launch(
         summary_table=cache.summary_table.data_ptr(),
         summary_indptr=cache.summary_indptr.data_ptr(),
     )
-    kernel = stage_kernel("append.cu", "append_kernel", cache, WARPS, LAYOUT=LAYOUTS[layout])
     kernel.launch(grid, arguments)
+
+
+def _few(cache: PagedCache, keys: torch.Tensor, layout: str) -> tuple[Kernel, tuple[int, int, int]]:
+    """The kernel for few new tokens a request and its grid: heads, requests."""
+    pool = cache.pool
+    team = pool.head_dim * 2 // (2 if layout == "transposed" else 8)  # threads that write one head
+    kernel = stage_kernel("append.cu", "append_kernel", cache, WARPS, LAYOUT=LAYOUTS[layout])
+    return kernel, (ceil_div(pool.num_kv_heads * team, 32 * WARPS), cache.batch_size, 1)
+
+
+def _many(cache: PagedCache, keys: torch.Tensor, layout: str) -> tuple[Kernel, tuple[int, int, int]]:
+    """The kernel for many new tokens and its grid: heads, which read neighbouring rows, requests, runs."""
+    plan = append_plan(keys, cache, run_pages=RUN_PAGES[layout], num_warps=WARPS)
+    runs, num_kv_heads, batch_size = plan.grid
+    kernel = stage_kernel(
+        "append_pages.cu",
+        "append_pages_kernel",
+        cache,
+        plan.num_warps,
+        LAYOUT=LAYOUTS[layout],
+        TILE_SLOTS=plan.tile_slots,
+        RUN_PAGES=plan.run_pages,
+    )
+    return kernel, (num_kv_heads, batch_size, min(runs, MOST_BLOCKS))
 
 
 def _in_words(tensor: torch.Tensor) -> bool:

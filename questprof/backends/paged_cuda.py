@@ -1,7 +1,7 @@
 """The CUDA stages over another backend: they run what they can, it runs the rest.
 
 Which of the two is decided launch by launch from the cache and the number of query heads, and for a record
-from its point, by one rule. `append` of many tokens stays the other's. Only what CUDA runs is fused.
+from its point, by one rule. Only what CUDA runs is fused.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def _either(cuda: Callable[..., Any], other: Callable[..., Any]) -> Callable[...
 
 
 def _append(cuda: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
-    """A call of `cuda` where CUDA stages run, of however many query heads, and the new tokens are few."""
+    """A call of `cuda` where CUDA stages run, of however many query heads, and can read the new tokens."""
 
     def call(cache: PagedCache, keys: torch.Tensor, values: torch.Tensor, *arguments: Any) -> Any:
         from questprof_kernels.append_cuda import takes
 
-        runs = _runs_cache(cache, cache.pool.num_kv_heads) and takes(cache, keys, values)
+        runs = _runs_cache(cache, cache.pool.num_kv_heads) and takes(keys, values)
         return (cuda if runs else other)(cache, keys, values, *arguments)
 
     return call

@@ -98,14 +98,19 @@ def test_launches_scratch_and_record_follow_one_rule(point: Point, launched: lis
 
 
 @pytest.mark.parametrize("point", CUDA + TRITON)
-@pytest.mark.parametrize("new_tokens", [0, 1, 4, 5])
-def test_an_append_of_few_tokens_is_cudas(point: Point, new_tokens: int, launched: list[str]) -> None:
+@pytest.mark.parametrize("new_tokens", [0, 1, 4, 5, 200])
+@pytest.mark.parametrize("apart", [0, 4, 8])
+def test_an_append_is_cudas_where_it_can_read_the_rows(
+    point: Point, new_tokens: int, apart: int, launched: list[str]
+) -> None:
     backend, cache = paged_cuda.over(other(launched)), cache_of(point)
-    keys = torch.zeros(new_tokens, cache.pool.num_kv_heads, cache.pool.head_dim, dtype=cache.pool.k.dtype)
+    pool = cache.pool
+    keys = torch.zeros(new_tokens, pool.num_kv_heads, pool.head_dim + apart, dtype=pool.k.dtype)
+    keys = keys[:, :, : pool.head_dim]
     for stage in ("append", "append_kv"):
         backend.stages[stage](cache, keys, keys, None)
     heads_alone = point.shape.group_size > 8  # what keeps CUDA's other stages away, and is nothing to append
-    runs_cuda = (point in CUDA or heads_alone) and 1 <= new_tokens <= 4
+    runs_cuda = (point in CUDA or heads_alone) and apart != 4
     assert launched == (["append", "append_kv"] if runs_cuda else ["other"] * 2)
 
 

@@ -90,6 +90,7 @@ class HostKernel:
 
 STRUCTS = {
     "append.cu": "AppendArguments",
+    "append_pages.cu": "AppendArguments",
     "score.cu": "ScoreArguments",
     "select.cu": "SelectArguments",
     "attend.cu": "AttentionArguments",

@@ -130,12 +130,12 @@ def launch_all(cache: PagedCache, num_qo_heads: int, num_selected: int) -> None:
     full = scratch_of(cuda_stages.dense_plan(t.q, cache).scratch_floats)
     cuda_stages.attend(t.q, cache, t.page_ids, t.select_indptr, t.out, t.lse, sparse)
     cuda_stages.dense(t.q, cache, t.out, t.lse, full)
-    new = torch.empty(
-        cache.batch_size, cache.pool.num_kv_heads, cache.pool.head_dim, dtype=t.q.dtype, device="meta"
-    )
+    row = cache.pool.num_kv_heads, cache.pool.head_dim
     new_indptr = torch.empty(cache.batch_size + 1, dtype=torch.int32, device="meta")
-    for append in (append_cuda.append, append_cuda.append_kv):
-        append(cache, new, new, new_indptr)
+    for new_tokens in (cache.batch_size, sum(cache.seq_lens)):  # the newest alone, and all of them
+        new = torch.empty(new_tokens, *row, dtype=t.q.dtype, device="meta")
+        for append in (append_cuda.append, append_cuda.append_kv):
+            append(cache, new, new, new_indptr)
     chosen = (t.scores, cache, t.select_indptr, t.page_ids, True)
     with suppress(ValueError):  # too many pages a split
         cuda_stages.select_attend(*chosen, t.q, t.out, t.lse, sparse)

@@ -1,24 +1,23 @@
 """What the CUDA `append` writes: exact, because it copies and compares numbers only; planted faults.
 
-On a GPU natively; without one the same source runs on the CPU (cuda_host.py).
+On a GPU natively; without one the same source runs on the CPU (cuda_host.py). Its two kernels, for few
+new tokens and for many, must each write whatever comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import cuda_host
 import pytest
 import torch
 from appended import HEADS, assert_holds, of_requests, tokens
-from cases import DTYPES, Case, make_cache
+from cases import DTYPES, make_cache, non_contiguous
+from cuda_appended import DEVICE, FEW, MANY, ON_GPU, filled, grow, grow_in_steps
 from questprof_kernels import append_cuda, reference
 from questprof_kernels.paged_cache import PagedCache
 from questprof_kernels.plan import SUMMARY_LAYOUTS
 
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
 NAN = float("nan")
 KINDS = (("fp16", 128, 16), ("bf16", 128, 8), ("fp16", 64, 64), ("bf16", 64, 16))
 
@@ -26,8 +25,9 @@ pytestmark = [] if ON_GPU else [cuda_host.needs_compiler]
 each_kind = pytest.mark.parametrize(("dtype", "head_dim", "page_size"), KINDS)
 
 
-@pytest.fixture(autouse=True)
-def _where_they_run(monkeypatch: pytest.MonkeyPatch, libraries: Path) -> None:
+@pytest.fixture(autouse=True, params=[FEW, MANY], ids=["few", "many"])
+def kernel(monkeypatch: pytest.MonkeyPatch, libraries: Path, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr(append_cuda, "MOST_NEW", request.param)
     if not ON_GPU:
         cuda_host.install(monkeypatch, libraries)
 
@@ -37,47 +37,12 @@ def layout(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def filled(
-    lengths: Sequence[int],
-    layout: str,
-    dtype: str = "fp16",
-    head_dim: int = 64,
-    page_size: int = 16,
-    spare_pages: int = 40,
-) -> Case:
-    """A shuffled cache of `lengths` tokens, NaN in every slot and box that holds none."""
-    return make_cache(
-        lengths,
-        page_size,
-        HEADS,
-        head_dim,
-        DTYPES[dtype],
-        3,
-        DEVICE,
-        spare_pages=spare_pages,
-        summary_layout=layout,
-    )
-
-
-def grow(case: Case, counts: Sequence[int], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Append so many new tokens to each request; (keys, values) of them."""
-    pool = case.cache.pool
-    new = [tokens(sum(counts), pool.head_dim, pool.k.dtype, 2 * seed + i, DEVICE) for i in range(2)]
-    append_cuda.append(case.cache, *new, case.cache.extend(list(counts)))
-    return new[0], new[1]
-
-
 @each_kind
 def test_decode_steps_widen_the_tail_and_cross_pages(
     dtype: str, head_dim: int, page_size: int, layout: str
 ) -> None:
     case = filled((0, page_size - 1, 2 * page_size, 3), layout, dtype, head_dim, page_size)
-    keys, values = of_requests(case)
-    for step in range(3):
-        new_keys, new_values = grow(case, (1, 1, 1, 1), step)
-        keys = [torch.cat([old, new_keys[r : r + 1]]) for r, old in enumerate(keys)]
-        values = [torch.cat([old, new_values[r : r + 1]]) for r, old in enumerate(values)]
-        assert_holds(case.cache, keys, values)
+    grow_in_steps(case, [(1, 1, 1, 1)] * 3, 10)
 
 
 @pytest.mark.parametrize("length", [1, 16, 1023, 1024, 1025])
@@ -89,18 +54,28 @@ def test_one_token_to_one_request(length: int, layout: str) -> None:
 
 
 @each_kind
-def test_ragged_chunks_of_new_tokens(
-    dtype: str, head_dim: int, page_size: int, layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ragged_chunks_of_new_tokens(dtype: str, head_dim: int, page_size: int, layout: str) -> None:
     """Few in the mean, or many: whatever comes is written right."""
-    monkeypatch.setattr(append_cuda, "MOST_NEW", 100)
     case = filled((3, 16, 0, 31), layout, dtype, head_dim, page_size)
-    keys, values = of_requests(case)
-    for seed, counts in enumerate([(0, 1, 17, 2), (150, 0, 0, 1), (1, 15, 31, 0)]):
-        new_keys, new_values = grow(case, counts, 20 + seed)
-        keys = [torch.cat(pair) for pair in zip(keys, new_keys.split(counts), strict=True)]
-        values = [torch.cat(pair) for pair in zip(values, new_values.split(counts), strict=True)]
-        assert_holds(case.cache, keys, values)
+    grow_in_steps(case, [(0, 1, 17, 2), (150, 0, 0, 1), (1, 15, 31, 0)], 20)
+
+
+@pytest.mark.parametrize("page_size", [1, 12, 17, 32, 128])
+def test_page_sizes_of_several_tiles_and_of_parts_of_one(page_size: int, layout: str) -> None:
+    case = filled((0, page_size - 1, 2 * page_size + 1), layout, page_size=page_size, spare_pages=90)
+    grow_in_steps(case, [(3 * page_size + 1, 2, 0), (1, 40, page_size)], 30)
+
+
+def test_a_run_of_pages_begins_and_ends_anywhere(layout: str) -> None:
+    """Inside of a run of 16 boxes in a transposed row, at its ends, and at those of a block of 64."""
+    case = filled((0, 13, 16, 61, 127), layout, page_size=1, spare_pages=240)
+    grow_in_steps(case, [(70, 20, 16, 9, 3), (2, 0, 33, 1, 63)], 40)
+
+
+def test_a_request_of_far_more_new_tokens_than_the_mean(layout: str) -> None:
+    """It takes more runs of pages than the grid has."""
+    case = filled((5, 0, 70, 0), layout, page_size=1, spare_pages=310)
+    grow_in_steps(case, [(300, 0, 1, 0)], 50)
 
 
 def test_nothing_but_the_new_slots_is_written(layout: str) -> None:
@@ -181,11 +156,26 @@ def test_a_nan_key_stays_in_the_box(dtype: str, layout: str) -> None:
         assert not torch.stack(reference.stored_boxes(cache, 0, 1)).isnan().any()
 
 
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_nan_and_infinite_keys_among_many(dtype: str, layout: str) -> None:
+    case = filled((4,), layout, dtype)
+    new = tokens(40, 64, DTYPES[dtype], 98, DEVICE)
+    new[3, 0, 1], new[3, 1, 2] = float("inf"), float("-inf")
+    new[7, 0, 5] = new[30, 1, 6] = NAN
+    append_cuda.append(case.cache, new, new, case.cache.extend([40]))
+    every = torch.cat([case.keys, new]).double().cpu().split(16)
+    for head in range(HEADS):
+        m, M = (bound.cpu() for bound in reference.stored_boxes(case.cache, 0, head))
+        for page, keys in enumerate(every):  # torch's min and max keep a NaN too
+            torch.testing.assert_close(m[page], keys[:, head].amin(0), rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(M[page], keys[:, head].amax(0), rtol=0, atol=0, equal_nan=True)
+
+
 def test_launching_again_changes_nothing(layout: str) -> None:
     case = filled((20, 0), layout)
     pool = case.cache.pool
-    new = tokens(4, 64, torch.float16, 94, DEVICE)
-    new_indptr = case.cache.extend([3, 1])
+    new = tokens(43, 64, torch.float16, 94, DEVICE)
+    new_indptr = case.cache.extend([3, 40])
     kept = []
     for _ in range(2):
         append_cuda.append(case.cache, new, new, new_indptr)
@@ -207,11 +197,12 @@ def test_append_kv_leaves_the_summary_alone(layout: str) -> None:
 
 
 def test_keys_and_values_may_be_parts_of_wider_rows(layout: str) -> None:
-    """As a fused projection leaves them: query, key and value of a token side by side."""
+    """Keys as a fused projection leaves them, beside queries and values; values with heads outermost."""
     case = filled((1, 7), layout)
     rows = tokens(4 * 5, 64, torch.float16, 96, DEVICE).reshape(4, 5 * HEADS, 64)
-    keys, values = rows[:, HEADS : 2 * HEADS], rows[:, 4 * HEADS :]
+    keys, values = rows[:, HEADS : 2 * HEADS], non_contiguous(rows[:, 4 * HEADS :])
     assert not keys.is_contiguous()
+    assert values.stride(1) > values.stride(0)
     append_cuda.append(case.cache, keys, values, case.cache.extend([1, 3]))
     old_keys, old_values = of_requests(case)
     assert_holds(
@@ -224,20 +215,25 @@ def test_keys_and_values_may_be_parts_of_wider_rows(layout: str) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda new: new[:0],
-        lambda new: torch.cat([new] * 5),
         lambda new: new.transpose(1, 2).contiguous().transpose(1, 2),
         lambda new: torch.cat([new, new], 2)[:, :, 1:65],
         lambda new: new.flatten(1),
     ],
-    ids=["none", "many", "dims apart", "rows that begin inside of a word", "heads and dims in one"],
+    ids=["dims apart", "rows that begin inside of a word", "heads and dims in one"],
 )
 def test_what_it_does_not_take_is_refused_and_said(spoil) -> None:  # type: ignore[no-untyped-def]
     cache = filled((4,), "paired").cache
     new = spoil(tokens(1, 64, torch.float16, 97, DEVICE))
-    assert not append_cuda.takes(cache, new, new)
+    assert not append_cuda.takes(new, new)
     with pytest.raises(ValueError, match=r"new tokens|keys has shape"):
         append_cuda.append(cache, new, new, torch.zeros(2, dtype=torch.int32, device=DEVICE))
+
+
+def test_no_token_at_all_launches_nothing(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append_cuda, "stage_kernel", None)
+    cache = filled((4,), layout).cache
+    new = tokens(0, 64, torch.float16, 99, DEVICE)
+    append_cuda.append(cache, new, new, cache.extend([0]))
 
 
 def test_a_wrong_dtype_is_refused() -> None:
@@ -247,49 +243,61 @@ def test_a_wrong_dtype_is_refused() -> None:
         append_cuda.append(cache, new, new, torch.zeros(2, dtype=torch.int32, device=DEVICE))
 
 
+PAGES = "append_pages.cu"
+FAULTS = {
+    "min and max exchanged": (FEW, "append.cuh", "return of_max ?", "return !of_max ?"),
+    "min and max of pages exchanged": (MANY, "append.cuh", "return of_max ?", "return !of_max ?"),
+    "an old box forgotten": (FEW, "append.cu", "in_use = slot > 0;", "in_use = false;"),
+    "every page taken for the last": (
+        FEW,
+        "append.cu",
+        "is_last ? lengths.last_page",
+        "true ? lengths.last_page",
+    ),
+    "every block taken for the last": (
+        FEW,
+        "append.cu",
+        "is_last ? lengths.last_block",
+        "true ? lengths.last_block",
+    ),
+    "every request's first token taken for row 0": (
+        FEW,
+        "append.cu",
+        "if (request || token) {",
+        "if (token) {",
+    ),
+    "new tokens that open a page put in front of it": (
+        FEW,
+        "append.cu",
+        "for (; slot < 0; slot += arg.page_size) page--;",
+        "",
+    ),
+    "a tail's pair not widened": (MANY, PAGES, "first > 0 ? joined", "false ? joined"),
+    "a tail's numbers not widened": (MANY, PAGES, "+ (oldest % arg.page_size > 0)", ""),
+    "older numbers of a row overwritten": (MANY, PAGES, "older > 0 ? *where", "false ? *where"),
+    "dims of a row exchanged": (MANY, PAGES, "dim ? 0x7632", "!dim ? 0x7632"),
+    "every block taken for the first": (MANY, PAGES, "blocks[origin / BLOCK_PAGES]", "blocks[0]"),
+    "what is beyond the mean left out": (MANY, PAGES, "run += gridDim.z", "run += 1 << 20"),
+    "slots past a page's end written": (MANY, PAGES, "own.row < end)", "own.row < end + 16)"),
+    "rows left out of a box": (MANY, PAGES, "stride >= LANES", "stride > LANES"),
+}
+
+
 @pytest.mark.skipif(ON_GPU, reason="plants faults in the source as it runs on a CPU")
 @pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("return of_max ? larger_pairs", "return !of_max ? larger_pairs"),
-        ("in_use = slot > 0;", "in_use = false;"),
-        ("is_last ? lengths.last_page :", "true ? lengths.last_page :"),
-        ("is_last ? lengths.last_block :", "true ? lengths.last_block :"),
-        ("if (request || token) {", "if (token) {"),
-        ("for (; slot < 0; slot += arg.page_size) page--;", ""),
-    ],
-    ids=[
-        "min and max exchanged",
-        "an old box forgotten",
-        "every page taken for the last",
-        "every block taken for the last",
-        "every request's first token taken for row 0",
-        "new tokens that open a page put in front of it",
-    ],
+    ("kernel", "file", "right", "wrong"), FAULTS.values(), ids=FAULTS.keys(), indirect=["kernel"]
 )
 def test_a_fault_in_the_source_is_caught(
-    right: str, wrong: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    file: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def run(layout: str) -> None:
-        case = filled((16 * 64 - 1, 9, 15), layout)
-        old_keys, old_values = of_requests(case)
-        counts = (2, 1, 3)
-        keys, values = grow(case, counts, 70)
-        assert_holds(
-            case.cache,
-            [torch.cat(pair) for pair in zip(old_keys, keys.split(counts), strict=True)],
-            [torch.cat(pair) for pair in zip(old_values, values.split(counts), strict=True)],
-        )
-
-    def run_both() -> None:
+    def run() -> None:
         for layout in SUMMARY_LAYOUTS:
-            run(layout)
+            grow_in_steps(filled((16 * 64 - 1, 9, 15), layout), [(2, 1, 200)], 70)
 
-    run_both()
-    file = "append.cuh" if right.startswith("return") else "append.cu"
+    run()
     cuda_host.install(monkeypatch, tmp_path, edit=(file, right, wrong))
     with pytest.raises(AssertionError):
-        run_both()
+        run()
 
 
 def test_the_cache_tells_its_last_pages(layout: str) -> None:

@@ -20,9 +20,12 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings: pip inst
 
 CUOBJDUMP = Path(triton.__file__).with_name("backends") / "nvidia" / "bin" / "cuobjdump"
 K = 1024
+LOAD = re.compile(r"\bLDG\b")
 NARROW = re.compile(r"\bLDG\.E\S*\.[US](8|16)\b")
 WIDE = re.compile(r"\bLDG(STS)?\.E\S*\.128\b")
 ONCE = re.compile(r"\bLDG\.E\.NA\S*\.128\b")
+RESIDENT_WARPS = 16
+"""Of a multiprocessor, where the launch bounds of a kernel ask for so many."""
 INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,5}\*/\s+(.+?);\s+/\* 0x[0-9a-f]{16} \*/\s+/\* (0x[0-9a-f]{16}) \*/")
 
 
@@ -34,8 +37,11 @@ class Compiled:
     launch: Launch
     wide_loads: int
     loads_before_products: int  # 16-byte ones
+    loads_before_stores: int  # 16-byte ones
     narrow_loads: int
-    waits_for_early_loads: int  # of the rest of a selection; of `score`, between its loads of boxes
+    waits_for_early_loads: (
+        int  # of a selection's rest; between loads of `score`'s boxes, of a prefill's tokens
+    )
     registers: int
     shared_bytes: int  # static
     stack_bytes: int
@@ -61,6 +67,8 @@ class Compiled:
             return head_dim // 16 * min(2, self["GROUP"])
         if self.launch.name == "append_kernel":
             return 2 if self["LAYOUT"] < 2 else 0  # of a key and a value
+        if self.launch.name == "append_pages_kernel":
+            return 2 * self["TILE_SLOTS"] * head_dim // 256  # of K and of V
         return 0 if self.launch.name == "select_kernel" else head_dim // 8
 
 
@@ -121,6 +129,7 @@ def _read(report: str, architecture: int, launch: Launch) -> Compiled:
         launch,
         wide_loads=len(WIDE.findall(text)),
         loads_before_products=len(WIDE.findall(text.partition("HMMA")[0])),
+        loads_before_stores=len(WIDE.findall(text.partition("STG")[0])),
         narrow_loads=len(NARROW.findall(text)),
         waits_for_early_loads=_waits_for_early_loads(text, launch.name),
         registers=sizes["REG"],
@@ -133,8 +142,8 @@ def _read(report: str, architecture: int, launch: Launch) -> Compiled:
 def _waits_for_early_loads(text: str, kernel: str) -> int:
     """Instructions that wait for K, V or boxes before they are wanted.
 
-    Of the fused kernel, those between the early loads and the end of the selection; of `score`, those between
-    its first and its last load.
+    Of the fused kernel, those between the early loads and the end of the selection; of `score` and of a
+    prefill, those between their first and their last load, which in a prefill is that of a page's number.
 
     The upper word of an instruction says which of six counters its load holds until it has arrived (bits
     46 to 48), and which ones it waits for itself (bits 52 to 57): loads share them, and all are waited for.
@@ -146,7 +155,9 @@ def _waits_for_early_loads(text: str, kernel: str) -> int:
         counters = {code[at][1] >> 46 & 7 for at in held}
         return sum(any(upper >> 52 >> counter & 1 for counter in counters) for _, upper in code[begin:end])
 
-    if kernel.startswith("score"):
+    if kernel == "append_pages_kernel":
+        loads.insert(0, max(at for at in range(loads[0]) if LOAD.search(code[at][0])))
+    if kernel.startswith(("score", "append_pages")):
         return sum(waits(loads[i] + 1, loads[i + 1], loads[: i + 1]) for i in range(len(loads) - 1))
     if kernel != "select_attend_kernel":
         return 0
@@ -167,7 +178,7 @@ def results() -> list[Compiled]:
 
 def test_every_kernel_is_compiled_for_every_target(results: list[Compiled]) -> None:
     stages = {"score_paired", "score_transposed", "select_kernel", "attend_kernel", "dense_kernel"}
-    stages |= {"select_attend_kernel", "append_kernel"}
+    stages |= {"select_attend_kernel", "append_kernel", "append_pages_kernel"}
     assert {(r.launch.name, r.architecture) for r in results} == {
         (stage, architecture) for stage in stages for architecture in SHARED_BYTES
     }
@@ -175,6 +186,8 @@ def test_every_kernel_is_compiled_for_every_target(results: list[Compiled]) -> N
     assert {r["GROUP"] for r in attention} == {1, 2, 4, 8}
     assert {r["PAGE_SIZE"] for r in attention} == {8, 16, 64}
     assert {r["WARPS"] for r in attention} >= {8, 16}
+    prefills = [r for r in results if r.launch.name == "append_pages_kernel"]
+    assert {(r["LAYOUT"], r["TILE_SLOTS"]) for r in prefills} >= {(0, 16), (1, 16), (2, 16), (0, 8), (1, 8)}
 
 
 def test_tiles_are_loaded_16_bytes_at_a_time(results: list[Compiled]) -> None:
@@ -191,6 +204,13 @@ def test_boxes_are_all_asked_for_before_the_first_product(results: list[Compiled
     paired = [r for r in results if r.launch.name == "score_paired"]
     assert {r["GROUP"] for r in paired} >= {1, 4}
     assert not [str(r) for r in paired if r.loads_before_products < r.wide_loads_needed]
+
+
+def test_a_tile_of_new_tokens_is_asked_for_before_any_of_it_is_written(results: list[Compiled]) -> None:
+    """Nor is the number of its page waited for first."""
+    prefills = [r for r in results if r.launch.name == "append_pages_kernel"]
+    assert not [str(r) for r in prefills if r.loads_before_stores < r.wide_loads_needed]
+    assert not [str(r) for r in prefills if r.waits_for_early_loads]
 
 
 def test_the_rest_of_a_selection_does_not_wait_for_pages_asked_for_early(results: list[Compiled]) -> None:
@@ -216,12 +236,12 @@ def test_nothing_of_the_cuda_stages_spills(results: list[Compiled]) -> None:
 
 
 def test_the_blocks_that_a_plan_counts_on_are_resident_at_once(results: list[Compiled]) -> None:
-    """One block of 16 warps or two of 8 on 65536 registers and what shared memory the target has."""
+    """Warps share 65536 registers and what shared memory the target has; a group's block has them alone."""
     crowded = []
     for result in results:
-        if result.launch.source in ("attend.cu", "dense.cu"):
+        if result.launch.source in ("attend.cu", "dense.cu", "append_pages.cu"):
             grouped = result.launch.source == "dense.cu" and result["GROUP"] > 1
-            blocks = 1 if grouped else max(1, 16 // result["WARPS"])
+            blocks = 1 if grouped else max(1, RESIDENT_WARPS // result["WARPS"])
             shared = result.shared_bytes + result.launch.shared_bytes
             available = SHARED_BYTES[result.architecture] + K  # K a block is the system's
             fits = blocks * (shared + K) <= available

@@ -11,7 +11,7 @@ import torch
 from cuda_launch import Launch, bare_cache, bare_tensors, launch_all, record, scratch_of
 from hypothesis import given
 from hypothesis import strategies as st
-from questprof_kernels import cuda_arguments, cuda_stages
+from questprof_kernels import append_cuda, cuda_arguments, cuda_stages
 from questprof_kernels.cuda_module import FOLDER
 from questprof_kernels.plan import MAX_SPLITS, SUMMARY_BLOCK_PAGES, BlockPlan, ceil_div, plan_blocks
 
@@ -149,6 +149,7 @@ def test_grids_cover_requests_heads_and_pages(monkeypatch: pytest.MonkeyPatch) -
     assert paired.grid[0] * paired.num_threads // 32 == 8  # a warp each KV head
     assert paired.grid[1] * definitions["TILE"] == 2048
     assert paired.grid[2] == 2
+    assert by_name["append_pages_kernel"].grid == (8, 2, 258)  # runs of 4 of 1026 pages: of the mean
     assert by_name["attend_kernel"].grid[1:] == by_name["select_attend_kernel"].grid[1:] == (32, 2)
     assert by_name["dense_kernel"].grid[1:] == (8, 2)
     for launch in by_name.values():
@@ -167,6 +168,15 @@ def test_select_has_a_thread_for_each_wanted_page_and_few_warps(
     chosen = dict(next(launch for launch in recorder.launches if launch.name == "select_kernel").definitions)
     assert (chosen["WARPS"], chosen["SLOTS"]) == (num_warps, slots)
     assert chosen["REREAD"] == (num_pages > num_warps * 32 * slots)
+
+
+def test_runs_of_more_new_tokens_than_a_grid_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = record(monkeypatch)
+    cache = bare_cache([4 * 65535 + 5], page_size=1, num_kv_heads=1)
+    new = torch.empty(sum(cache.seq_lens), 1, 128, dtype=HALF, device="meta")
+    new_indptr = torch.empty(2, dtype=torch.int32, device="meta")
+    append_cuda.append(cache, new, new, new_indptr)
+    assert recorder.launches[0].grid == (1, 1, 65535)
 
 
 def test_only_the_fused_launch_starts_early(monkeypatch: pytest.MonkeyPatch) -> None:
