@@ -1,8 +1,8 @@
 // Stages `append` and `append_kv` of few new tokens a request: K and V into their pages, boxes widened by the keys,
 // equations (1), (8) and (14). A team of threads writes one KV head of one request.
 //
-// Of the last page it is known beside the lengths which one it is, so that one new token waits twice: for lengths, then
-// for the old box.
+// Of the last page it is known beside the lengths which one it is, and memory itself widens the old box: one new token
+// waits once, for lengths. Before sm_90 it waits for the old box too.
 #include "append.cuh"
 
 // Words of four bytes that a thread takes of a vector: many in a row, or few where each number costs an access.
@@ -71,10 +71,46 @@ struct Box {
             number(1) = (unsigned short)(box.w[0] >> 16);
         }
     }
-    __device__ __forceinline__ Piece widened(Piece box, const Piece& key) const {
+    __device__ __forceinline__ Piece empty() const {
+        Piece box;
 #pragma unroll
-        for (int i = 0; i < WORDS; i++) box.w[i] = joined(box.w[i], key.w[i], of_max);
+        for (int i = 0; i < WORDS; i++) box.w[i] = nothing(of_max);
         return box;
+    }
+    __device__ __forceinline__ Piece widened(Piece box, const Piece& other) const {
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) box.w[i] = joined(box.w[i], other.w[i], of_max);
+        return box;
+    }
+    __device__ __forceinline__ Piece widened_by_key(Piece box, const Piece& key) const {
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) box.w[i] = joined(box.w[i], box_of(key.w[i], of_max), of_max);
+        return box;
+    }
+    __device__ __forceinline__ void widen(const Piece& box) const {
+#if !REDUCES
+        store(widened(load(), box));
+#else
+        if constexpr (LAYOUT == 1) {
+            Words words{{box.w[0], box.w[1], box.w[2], box.w[3]}};
+            if (of_max)
+                reduce_to_larger((Words*)where, words);
+            else
+                reduce_to_smaller((Words*)where, words);
+        } else {  // a word holds a number of the page beside it, too, which stays
+            bool is_upper = (u64)where & 2;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                u32 pick = (i ? 0x5432 : 0x5410), pick_upper = (i ? 0x3254 : 0x1054);
+                u32 pair = __byte_perm(box.w[0], nothing(of_max), is_upper ? pick_upper : pick);
+                u32* word = (u32*)(&number(i) - is_upper);
+                if (of_max)
+                    reduce_to_larger(word, pair);
+                else
+                    reduce_to_smaller(word, pair);
+            }
+        }
+#endif
     }
 };
 
@@ -105,8 +141,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) append_kernel(AppendArg
         u32 physical = is_last ? lengths.last_page : arg.block_table[lengths.start + page];
         int end = min(token + arg.page_size - slot, num_new);
         Box place(arg, lengths, request, kv_head, page, physical);
-        Piece box;
-        if (LAYOUT && in_use) box = place.load();
+        Piece box = place.empty();
         u64 cell = (head_of(arg, physical, kv_head) * arg.page_size + slot) * ROW + offset;
 #pragma unroll 1
         for (; token < end; token++, cell += ROW) {
@@ -118,9 +153,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) append_kernel(AppendArg
                 store_piece(arg.v + cell, value);
             else
                 store_piece(arg.k + cell, key);
-            if (LAYOUT) box = in_use ? place.widened(box, key) : key;
-            in_use = true;
+            box = place.widened_by_key(box, key);
         }
-        if (LAYOUT) place.store(box);
+        if (LAYOUT && in_use)
+            place.widen(box);
+        else if (LAYOUT)
+            place.store(box);
     }
 }

@@ -11,7 +11,7 @@ struct AppendArguments {
     const int* last;  // of each request, in rows: tokens of the last page, that page, its summary block
     const u32* keys;
     const u32* values;
-    unsigned short page_size;
+    unsigned short last_stride;  // in 32 bytes
     unsigned short num_kv_heads;
     unsigned short keys_head_stride;  // in 16 bytes
     unsigned short values_head_stride;
@@ -24,14 +24,14 @@ struct AppendArguments {
     u32 values_token_stride;
     const int* summary_table;
     const int* summary_indptr;
+    int page_size;
 };
 
 // One load asks for all lengths of a request, of a lane each.
 __device__ __forceinline__ int load_lengths(const AppendArguments& arg, int request) {
     int lane = threadIdx.x % WARP, row = max(0, min(lane - 4, 2));
-    int row_size = (gridDim.y + 7) / 8 * 8;  // each begins with a sector
     const int* word = lane < 2 ? arg.new_indptr + request + lane : arg.kv_indptr + request + lane % 2;
-    return *(lane < 4 ? word : arg.last + row * row_size + request);
+    return *(lane < 4 ? word : arg.last + row * arg.last_stride * 8 + request);
 }
 
 struct Lengths {
@@ -53,7 +53,17 @@ __device__ __forceinline__ u64 head_of(const AppendArguments& arg, u32 number, i
     return (u64)number * arg.num_kv_heads + kv_head;
 }
 
-// Of two boxes' numbers, two of min or two of max, those of the box that holds both.
+constexpr u32 INFINITE_PAIR = BF16 ? 0x7f807f80u : 0x7c007c00u, NEGATIVE_PAIR = INFINITE_PAIR | 0x80008000u;
+
+// Two numbers, of min or of max, of a box that holds nothing.
+__device__ __forceinline__ u32 nothing(bool of_max) { return of_max ? NEGATIVE_PAIR : INFINITE_PAIR; }
+
+// Those of the box of one key: its own, or infinite ones where the key is NaN.
+__device__ __forceinline__ u32 box_of(u32 key, bool of_max) {
+    return of_max ? smaller_pairs(key, INFINITE_PAIR) : larger_pairs(key, NEGATIVE_PAIR);
+}
+
+// Those of the box that holds two.
 __device__ __forceinline__ u32 joined(u32 a, u32 b, bool of_max) {
     return of_max ? larger_pairs(a, b) : smaller_pairs(a, b);
 }

@@ -2,6 +2,7 @@
 
 The summary follows equations (1), (8) and (14): a page without older tokens gets the box of its new keys, a
 tail page in use has its box widened by them. Only new keys and that one box are read, whatever the length.
+A NaN key leaves the box unbounded in its dimension, -inf to inf: neither it nor a later number bounds it.
 
 A program writes a run of pages of one KV head. In the paired layout a box is two contiguous vectors. In the
 transposed one its numbers lie a row apart: a token that widens the tail writes 2 bytes (of a 16-bit summary)
@@ -154,27 +155,18 @@ def _write_tile(k, v, keys, values, slot, num_slots, lower, upper, SUMMARISED: t
 def _with_old_box(lower, upper, box, UPPER: tl.constexpr, in_use):
     """The box (lower, upper), joined with the one at `box` when it is `in_use`, else not read."""
     if in_use:
-        lower, upper = _joined(lower, upper, tl.load(box).to(tl.float32), tl.load(box + UPPER).to(tl.float32))
+        lower = tl.minimum(lower, tl.load(box).to(tl.float32))
+        upper = tl.maximum(upper, tl.load(box + UPPER).to(tl.float32))
     return lower, upper
 
 
 @triton.jit
 def _widened(lower, upper, keys, new):
-    """(min, max) [HEAD_DIM] widened by the `new` ones of keys [slots, HEAD_DIM]; a NaN makes both NaN."""
-    number = new & (keys == keys)
-    least = tl.min(tl.where(number, keys, float("inf")), axis=0)
-    most = tl.max(tl.where(number, keys, float("-inf")), axis=0)
-    has_nan = tl.max((keys != keys).to(tl.int32), axis=0) > 0  # those that are not new are 0
-    least, most = tl.where(has_nan, float("nan"), least), tl.where(has_nan, float("nan"), most)
-    return _joined(lower, upper, least, most)
-
-
-@triton.jit
-def _joined(lower, upper, least, most):
-    """The box that holds both boxes; a NaN in either stays."""
-    lower = tl.minimum(lower, least, propagate_nan=tl.PropagateNan.ALL)
-    upper = tl.maximum(upper, most, propagate_nan=tl.PropagateNan.ALL)
-    return lower, upper
+    """(min, max) [HEAD_DIM] widened by the `new` ones of keys [slots, HEAD_DIM]; a NaN has no bounds."""
+    is_number = keys == keys
+    least = tl.min(tl.where(new, tl.where(is_number, keys, float("-inf")), float("inf")), axis=0)
+    most = tl.max(tl.where(new, tl.where(is_number, keys, float("inf")), float("-inf")), axis=0)
+    return tl.minimum(lower, least), tl.maximum(upper, most)
 
 
 def constants(

@@ -1,8 +1,8 @@
 """The CUDA variants of `append` and `append_kv`: one kernel for few new tokens a request, one for many.
 
-One new token waits twice, for lengths and for the old box, where Triton's code waits for the page's number
-between the two, and for more arguments. Of many tokens each page is a warp's. They are for fp16 and bf16,
-head_dim 64 and 128, and a summary of the same dtype.
+One new token waits once, for lengths, where Triton's code waits for the page's number and for the old box too
+(as ours does before sm_90). Of many tokens each page is a warp's. They are for fp16 and bf16, head_dim 64 and
+128, and a summary of the same dtype.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _launch(
         last=cache.last_page_len.data_ptr(),
         keys=keys.data_ptr(),
         values=values.data_ptr(),
-        page_size=pool.page_size,
+        last_stride=cache.last_page.storage_offset() // 8,  # from its length
         num_kv_heads=pool.num_kv_heads,
         keys_head_stride=keys.stride(1) // 8,
         values_head_stride=values.stride(1) // 8,
@@ -67,6 +67,7 @@ def _launch(
         values_token_stride=values.stride(0) // 2,
         summary_table=cache.summary_table.data_ptr(),
         summary_indptr=cache.summary_indptr.data_ptr(),
+        page_size=pool.page_size,
     )
     kernel.launch(grid, arguments)
 

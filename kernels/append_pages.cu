@@ -9,7 +9,6 @@
 constexpr int LANES = HEAD_DIM / 8;  // of a vector, with 16 bytes each
 constexpr int ROWS = WARP / LANES;   // vectors of one load
 constexpr int LOADS = TILE_SLOTS > ROWS ? TILE_SLOTS / ROWS : 1;
-constexpr u32 INFINITE_PAIR = BF16 ? 0x7f807f80u : 0x7c007c00u, NEGATIVE_PAIR = INFINITE_PAIR | 0x80008000u;
 constexpr int CHUNK = 8;  // pages whose numbers in a row of a transposed summary are 16 bytes
 static_assert(LAYOUT < 2 || (RUN_PAGES % CHUNK == 0 && BLOCK_PAGES % RUN_PAGES == 0), "a run lies in one block");
 
@@ -27,6 +26,12 @@ struct Place {  // what a lane has of a vector, and of a box
 };
 
 __device__ __forceinline__ Words four(u32 word) { return Words{{word, word, word, word}}; }
+
+__device__ __forceinline__ Words box_of(Words key, bool of_max) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) key.w[i] = box_of(key.w[i], of_max);
+    return key;
+}
 
 __device__ __forceinline__ Words joined(Words a, const Words& b, bool of_max) {
 #pragma unroll
@@ -55,7 +60,7 @@ __device__ __forceinline__ Words write_page(const AppendArguments& arg, int kv_h
     Place own;
     const u32* keys = arg.keys + ((u64)kv_head * arg.keys_head_stride + own.piece) * 4;
     const u32* values = arg.values + ((u64)kv_head * arg.values_head_stride + own.piece) * 4;
-    Words least = four(INFINITE_PAIR), most = four(NEGATIVE_PAIR);
+    Words least = four(nothing(false)), most = four(nothing(true));
     u64 head = 0;
 #pragma unroll 1
     for (int tile = first; tile < end; tile += LOADS * ROWS) {
@@ -81,8 +86,8 @@ __device__ __forceinline__ Words write_page(const AppendArguments& arg, int kv_h
                 ((Words*)arg.v)[cell] = new_values[i];
             }
             if (LAYOUT) {
-                least = joined(least, new_keys[i], false);
-                most = joined(most, new_keys[i], true);
+                least = joined(least, box_of(new_keys[i], false), false);
+                most = joined(most, box_of(new_keys[i], true), true);
             }
         }
     }
@@ -144,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 16 / WARPS) append_pages_k
         for (int i = threadIdx.x / WARP; i < RUN_PAGES; i += WARPS) {
             int position = (origin + i) * arg.page_size;
             int first = max(oldest - position, 0), end = min(seq_len - position, (int)arg.page_size);
-            Words box = four(own.of_max ? NEGATIVE_PAIR : INFINITE_PAIR);
+            Words box = four(nothing(own.of_max));
             if (first < end) {
                 const int* table = arg.block_table + lengths.start + origin + i;
                 box = write_page(arg, kv_head, table, lengths.first_new + position + first - oldest, first, end);

@@ -906,7 +906,7 @@ def _box_place(boxes, shape, head, r, page, physical):
 
 @_jit()
 def _write_box(k, at, count, head_dim, data, place, widen):
-    """Box of `count` keys at k[at:], joined with the stored box if `widen`; a NaN key makes the box NaN."""
+    """Box of `count` keys at k[at:], joined with the stored box if `widen`; a NaN key has no bounds."""
     box_at, step, upper = place
     lows, highs = np.empty(head_dim, np.float32), np.empty(head_dim, np.float32)
     for d in range(head_dim):
@@ -915,8 +915,8 @@ def _write_box(k, at, count, head_dim, data, place, widen):
     for t in range(count):
         for d in range(head_dim):
             key = _load(k, at + t * head_dim + d)
-            lows[d] = key if key < lows[d] or key != key else lows[d]
-            highs[d] = key if key > highs[d] or key != key else highs[d]
+            lows[d] = min(lows[d], key if key == key else np.float32(-np.inf))
+            highs[d] = max(highs[d], key if key == key else np.float32(np.inf))
     for d in range(head_dim):
         _store(data, box_at + d * step, lows[d])
         _store(data, box_at + d * step + upper, highs[d])

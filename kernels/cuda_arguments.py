@@ -13,11 +13,12 @@ class AppendArguments(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("new_indptr", "kv_indptr", "last", "keys", "values")),
-        *((name, ctypes.c_ushort) for name in ("page_size", "num_kv_heads")),
+        *((name, ctypes.c_ushort) for name in ("last_stride", "num_kv_heads")),
         *((name, ctypes.c_ushort) for name in ("keys_head_stride", "values_head_stride")),
         *((name, ctypes.c_void_p) for name in ("k", "v", "summary", "block_table")),
         *((name, ctypes.c_uint) for name in ("keys_token_stride", "values_token_stride")),
         *((name, ctypes.c_void_p) for name in ("summary_table", "summary_indptr")),
+        ("page_size", ctypes.c_int),
     )
 
 

@@ -86,26 +86,60 @@ __device__ __forceinline__ u32 multiply_add_pairs(u32 a, u32 b, u32 c) {
     return r;
 }
 
-// The smaller and the larger numbers of both halves of a word; a NaN in either is kept.
+#if BF16
+#define PAIR "bf16x2"
+#define NUMBER "bf16"
+#else
+#define PAIR "f16x2"
+#define NUMBER "f16"
+#endif
+
+// The smaller and the larger numbers of both halves of a word; of a number and a NaN the number.
 __device__ __forceinline__ u32 smaller_pairs(u32 a, u32 b) {
     u32 r;
-#if BF16
-    asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-#else
-    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-#endif
+    asm("min." PAIR " %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
 
 __device__ __forceinline__ u32 larger_pairs(u32 a, u32 b) {
     u32 r;
-#if BF16
-    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-#else
-    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-#endif
+    asm("max." PAIR " %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
+
+// Numbers in memory become the smaller or larger ones of themselves and others, which nothing waits for. The numbers of
+// the two halves of a word, or of four words.
+#if __CUDA_ARCH__ >= 900
+#define REDUCES 1
+
+__device__ __forceinline__ void reduce_to_smaller(u32* where, u32 word) {
+    asm volatile("{.reg .b16 low, high; mov.b32 {low, high}, %1; red.global.min.noftz.v2." NUMBER " [%0], {low, high};}" ::
+                     "l"(where),
+                 "r"(word)
+                 : "memory");
+}
+
+__device__ __forceinline__ void reduce_to_larger(u32* where, u32 word) {
+    asm volatile("{.reg .b16 low, high; mov.b32 {low, high}, %1; red.global.max.noftz.v2." NUMBER " [%0], {low, high};}" ::
+                     "l"(where),
+                 "r"(word)
+                 : "memory");
+}
+
+__device__ __forceinline__ void reduce_to_smaller(Words* where, const Words& words) {
+    asm volatile("red.global.min.noftz.v4." PAIR " [%0], {%1, %2, %3, %4};" ::"l"(where), "r"(words.w[0]),
+                 "r"(words.w[1]), "r"(words.w[2]), "r"(words.w[3])
+                 : "memory");
+}
+
+__device__ __forceinline__ void reduce_to_larger(Words* where, const Words& words) {
+    asm volatile("red.global.max.noftz.v4." PAIR " [%0], {%1, %2, %3, %4};" ::"l"(where), "r"(words.w[0]),
+                 "r"(words.w[1]), "r"(words.w[2]), "r"(words.w[3])
+                 : "memory");
+}
+#else
+#define REDUCES 0
+#endif
 
 // The transpose of an 8 x 8 matrix of 16-bit numbers, of which a lane holds row lane / 4, columns 2t, 2t + 1.
 __device__ __forceinline__ u32 transpose(u32 word) {

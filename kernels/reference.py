@@ -24,9 +24,11 @@ Rows = Sequence[tuple[int, int]]
 
 
 def page_box(keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Box of one page, equation (1): (m [d], M [d]) of `keys` [n, d], n >= 1. A NaN key gives a NaN box."""
+    """Box of one page, equation (1): (m [d], M [d]) of `keys` [n, d], n >= 1; a NaN has no bounds."""
     keys = _double(keys)
-    return keys.amin(dim=0), keys.amax(dim=0)
+    nothing_bounds = keys.isnan().any(dim=0)
+    m, M = keys.amin(dim=0), keys.amax(dim=0)
+    return m.masked_fill(nothing_bounds, -math.inf), M.masked_fill(nothing_bounds, math.inf)
 
 
 def page_bound(q: torch.Tensor, m: torch.Tensor, M: torch.Tensor) -> torch.Tensor:

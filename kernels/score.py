@@ -5,8 +5,9 @@ where q_j < 0 and q_j M_j elsewhere, the same number for a finite box with m_j <
 query head of the group asks for is not read. With infinite keys or queries the two may differ: 0 x inf is NaN
 from either bound of a pair, and from the row that is read alone.
 
-A NaN key makes both bounds NaN (stage append), so that its page's score is NaN in either layout. A NaN in one
-row of a transposed summary alone shows for the query heads that ask for this row.
+A NaN key has no bounds (stage append): its page's score is infinite, or NaN where q_j is 0, and select takes
+either before any number. A NaN in one row of a transposed summary alone shows for the query heads that ask
+for this row.
 """
 
 from __future__ import annotations
@@ -238,7 +239,7 @@ def score(q: torch.Tensor, cache: PagedCache, scores: torch.Tensor, *, plan: Sco
     """Write U_p of equation (3), unscaled, of each (query head, logical page), in either summary layout.
 
     `q` [batch_size, num_qo_heads, head_dim] in kv_dtype, any strides; `scores` fp32 [num_qo_heads,
-    >= total_pages], flat logical pages, ragged by kv_indptr. A NaN key gives its page a NaN score.
+    >= total_pages], flat logical pages, ragged by kv_indptr. A NaN key makes a score infinite or NaN.
     Raises TypeError on a wrong dtype, ValueError on a wrong shape, device or stride.
     """
     check_queries(q, cache)

@@ -63,8 +63,7 @@ class PairedSummary:
 
     def rescan(self, pages: Sequence[int], blocks: Sequence[int], page: int, keys: torch.Tensor) -> None:
         """Set the box of logical `page` to the box of `keys` [num_kv_heads, num_valid, head_dim]."""
-        self.data[pages[page], :, 0] = keys.amin(dim=1).to(self.dtype)
-        self.data[pages[page], :, 1] = keys.amax(dim=1).to(self.dtype)
+        self.data[pages[page], :, 0], self.data[pages[page], :, 1] = _box(keys)
 
     def copy_page(self, src: int, dst: int) -> None:
         """Copy the box of physical page `src` to `dst`, as K and V are copied."""
@@ -127,8 +126,7 @@ class TransposedSummary:
     def rescan(self, pages: Sequence[int], blocks: Sequence[int], page: int, keys: torch.Tensor) -> None:
         """Set the box of logical `page` to the box of `keys` [num_kv_heads, num_valid, head_dim]."""
         block, slot = blocks[self.block_of(page)], page % SUMMARY_BLOCK_PAGES
-        self.data[block, :, :, 0, slot] = keys.amin(dim=1).to(self.dtype)
-        self.data[block, :, :, 1, slot] = keys.amax(dim=1).to(self.dtype)
+        self.data[block, :, :, 0, slot], self.data[block, :, :, 1, slot] = _box(keys)
 
     def copy_page(self, src: int, dst: int) -> None:
         """Nothing: a page's box lies in its request's block, wherever K and V lie."""
@@ -138,6 +136,12 @@ class TransposedSummary:
 
 
 Summary = PairedSummary | TransposedSummary
+
+
+def _box(keys: torch.Tensor) -> Bounds:
+    """(min, max) [num_kv_heads, head_dim] of keys [num_kv_heads, num_valid, head_dim]; NaN has no bounds."""
+    has_nan = keys.isnan().any(dim=1)
+    return keys.amin(dim=1).masked_fill(has_nan, -INF), keys.amax(dim=1).masked_fill(has_nan, INF)
 
 
 def _copy_nothing(src: int, dst: int) -> None:

@@ -144,16 +144,17 @@ def test_older_keys_of_the_tail_are_not_read(layout: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_a_nan_key_stays_in_the_box(dtype: str, layout: str) -> None:
+def test_a_nan_key_has_no_bounds(dtype: str, layout: str) -> None:
     case = filled((4,), layout, dtype)
     cache = case.cache
     new = tokens(1, 64, DTYPES[dtype], 92, DEVICE)
     new[0, 0, 5] = NAN
     for keys in (new, tokens(1, 64, DTYPES[dtype], 93, DEVICE)):
         append_cuda.append(cache, keys, keys, cache.extend([1]))
-        for bound in reference.stored_boxes(cache, 0, 0):
-            assert bound[0].isnan().nonzero().tolist() == [[5]]
-        assert not torch.stack(reference.stored_boxes(cache, 0, 1)).isnan().any()
+        low, high = (bound[0] for bound in reference.stored_boxes(cache, 0, 0))
+        assert (low[5], high[5]) == (float("-inf"), float("inf"))
+        assert torch.stack([low, high]).isfinite().sum() == 2 * 63
+        assert torch.stack(reference.stored_boxes(cache, 0, 1)).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
@@ -166,9 +167,10 @@ def test_nan_and_infinite_keys_among_many(dtype: str, layout: str) -> None:
     every = torch.cat([case.keys, new]).double().cpu().split(16)
     for head in range(HEADS):
         m, M = (bound.cpu() for bound in reference.stored_boxes(case.cache, 0, head))
-        for page, keys in enumerate(every):  # torch's min and max keep a NaN too
-            torch.testing.assert_close(m[page], keys[:, head].amin(0), rtol=0, atol=0, equal_nan=True)
-            torch.testing.assert_close(M[page], keys[:, head].amax(0), rtol=0, atol=0, equal_nan=True)
+        for page, keys in enumerate(every):
+            least, most = reference.page_box(keys[:, head])
+            assert torch.equal(m[page], least)
+            assert torch.equal(M[page], most)
 
 
 def test_launching_again_changes_nothing(layout: str) -> None:
@@ -245,8 +247,24 @@ def test_a_wrong_dtype_is_refused() -> None:
 
 PAGES = "append_pages.cu"
 FAULTS = {
-    "min and max exchanged": (FEW, "append.cuh", "return of_max ?", "return !of_max ?"),
-    "min and max of pages exchanged": (MANY, "append.cuh", "return of_max ?", "return !of_max ?"),
+    "min and max exchanged": (
+        FEW,
+        "append.cuh",
+        "return of_max ? larger_pairs(a",
+        "return !of_max ? larger_pairs(a",
+    ),
+    "min and max of pages exchanged": (
+        MANY,
+        "append.cuh",
+        "return of_max ? larger_pairs(a",
+        "return !of_max ? larger_pairs(a",
+    ),
+    "the page beside the last one bounded": (
+        FEW,
+        "append.cu",
+        "is_upper ? pick_upper",
+        "!is_upper ? pick_upper",
+    ),
     "an old box forgotten": (FEW, "append.cu", "in_use = slot > 0;", "in_use = false;"),
     "every page taken for the last": (
         FEW,

@@ -76,14 +76,27 @@ inline float log2_fast(float x) { return log2f(x); }
 inline float divide_fast(float x, float y) { return x / y; }
 
 inline u32 smaller_pairs(u32 a, u32 b) {
-    auto smaller = [](float x, float y) { return x != x || y != y ? NAN : y < x ? y : x; };
-    return pack(smaller(low_number(a), low_number(b)), smaller(high_number(a), high_number(b)));
+    return pack(fminf(low_number(a), low_number(b)), fminf(high_number(a), high_number(b)));
 }
 
 inline u32 larger_pairs(u32 a, u32 b) {
-    auto larger = [](float x, float y) { return x != x || y != y ? NAN : y > x ? y : x; };
-    return pack(larger(low_number(a), low_number(b)), larger(high_number(a), high_number(b)));
+    return pack(fmaxf(low_number(a), low_number(b)), fmaxf(high_number(a), high_number(b)));
 }
+
+#define REDUCES 1
+inline std::mutex reducing;
+
+template <class Join>
+void reduce(u32* where, const u32* words, int count, Join join) {
+    if (reinterpret_cast<uintptr_t>(where) % (4 * count)) std::abort();  // a GPU faults
+    std::lock_guard guard(reducing);
+    for (int i = 0; i < count; i++) where[i] = join(where[i], words[i]);
+}
+
+inline void reduce_to_smaller(u32* where, u32 word) { reduce(where, &word, 1, smaller_pairs); }
+inline void reduce_to_larger(u32* where, u32 word) { reduce(where, &word, 1, larger_pairs); }
+inline void reduce_to_smaller(Words* where, const Words& words) { reduce(where->w, words.w, 4, smaller_pairs); }
+inline void reduce_to_larger(Words* where, const Words& words) { reduce(where->w, words.w, 4, larger_pairs); }
 
 #if !BF16
 inline u32 subtract_pairs(u32 a, u32 b) {
