@@ -17,9 +17,9 @@ from questprof_kernels.plan import ceil_div
 
 MOST_NEW = 4
 """New tokens a request, in the mean, that are few."""
-WARPS = 4
+FEW_WARPS, MANY_WARPS = 4, 8
 LAYOUTS = {"none": 0, "paired": 1, "transposed": 2}
-RUN_PAGES = {"none": WARPS, "paired": WARPS, "transposed": 16}
+RUN_PAGES = {"none": MANY_WARPS, "paired": MANY_WARPS, "transposed": 16}
 """Pages that one block writes of many tokens: as many as make a sector of a transposed summary's row."""
 MOST_BLOCKS = 65535  # along the last axis of a grid
 
@@ -76,13 +76,13 @@ def _few(cache: PagedCache, keys: torch.Tensor, layout: str) -> tuple[Kernel, tu
     """The kernel for few new tokens a request and its grid: heads, requests."""
     pool = cache.pool
     team = pool.head_dim * 2 // (2 if layout == "transposed" else 8)  # threads that write one head
-    kernel = stage_kernel("append.cu", "append_kernel", cache, WARPS, LAYOUT=LAYOUTS[layout])
-    return kernel, (ceil_div(pool.num_kv_heads * team, 32 * WARPS), cache.batch_size, 1)
+    kernel = stage_kernel("append.cu", "append_kernel", cache, FEW_WARPS, LAYOUT=LAYOUTS[layout])
+    return kernel, (ceil_div(pool.num_kv_heads * team, 32 * FEW_WARPS), cache.batch_size, 1)
 
 
 def _many(cache: PagedCache, keys: torch.Tensor, layout: str) -> tuple[Kernel, tuple[int, int, int]]:
     """The kernel for many new tokens and its grid: heads, which read neighbouring rows, requests, runs."""
-    plan = append_plan(keys, cache, run_pages=RUN_PAGES[layout], num_warps=WARPS)
+    plan = append_plan(keys, cache, run_pages=RUN_PAGES[layout], num_warps=MANY_WARPS)
     runs, num_kv_heads, batch_size = plan.grid
     kernel = stage_kernel(
         "append_pages.cu",

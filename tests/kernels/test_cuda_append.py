@@ -310,7 +310,7 @@ def test_a_fault_in_the_source_is_caught(
 ) -> None:
     def run() -> None:
         for layout in SUMMARY_LAYOUTS:
-            grow_in_steps(filled((16 * 64 - 1, 9, 15), layout), [(2, 1, 200)], 70)
+            grow_in_steps(filled((16 * 64 - 1, 9, 15), layout), [(2, 1, 400)], 70)
 
     run()
     cuda_host.install(monkeypatch, tmp_path, edit=(file, right, wrong))
