@@ -25,8 +25,9 @@ from questprof.timing.stopping import Rule, Stopper
 if TYPE_CHECKING:
     import torch
 
-MIN_REPLAY_US = 2000.0
-MAX_LAUNCHES = 400
+MIN_REPLAY_US = 8000.0
+"""A replay that follows another graph's takes some 30 us longer, until addresses are looked up again."""
+MAX_LAUNCHES = 1000
 READ_TRIALS = 5
 """Replays of each reader that choose the one to time."""
 ENERGY_STAGES = ("score", "select", "attend", "quest", "dense")
