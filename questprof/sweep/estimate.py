@@ -14,6 +14,7 @@ from questprof.backends import CACHES_HELD
 from questprof.grid import QUEST_BACKENDS, Block
 from questprof.model import CACHE_MULTIPLE, Environment, Point
 from questprof.sweep.settings import Settings
+from questprof.timing.cuda import MIN_REPLAY_US
 from questprof.workload import cache_bytes
 
 
@@ -35,7 +36,7 @@ class Rates:
 
 ASSUMED = {
     "cpu": Rates(12.0, 0.4, 1e-4, 0.05, 8e-7, 12.0),
-    "cuda": Rates(3000.0, 60.0, 2.2e-3, 0.15, 4e-6, 15.0),
+    "cuda": Rates(3000.0, 60.0, 1.1e-6 * MIN_REPLAY_US, 0.15, 4e-6, 15.0),
 }
 """Orders of magnitude, chosen to plan with."""
 REPLAY_MARGIN = 1.3
