@@ -49,7 +49,8 @@ def why_not(
 def score(q: torch.Tensor, cache: PagedCache, scores: torch.Tensor) -> None:
     """Write U_p of equation (3), unscaled, of each (query head, logical page), as the Triton launcher does.
 
-    An infinite bound, as a NaN key leaves one, gives NaN.
+    Over a paired summary an infinite bound, as a NaN key leaves one, gives NaN, where other variants give
+    infinity unless the query's element is 0: among several such pages another may be selected.
     """
     check_queries(q, cache)
     check_rows("scores", scores, q.shape[1], cache.total_pages, torch.float32, q.device)

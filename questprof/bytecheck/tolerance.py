@@ -24,9 +24,9 @@ HARDWARE_SHARE: Final = 0.01
 LAUNCH_BYTES: Final = 128 << 10
 """Instructions, parameters and page tables that one launch may read.
 
-At 63 points on an H200 (profiles/h200/bytes.jsonl, profiles/NOTES.md) no stage alone is farther than 92 KB
-from its ledger, whatever its size: score up to 17 KB and select 54 KB above it, dense 77 KB and attend 92 KB
-below. 128 KiB holds the largest of these and 40 % more.
+At 63 points on an H200 (profiles/h200/bytes.jsonl, profiles/NOTES.md) no stage alone is farther than 94 KB
+from its ledger, whatever its size: score up to 12 KB and select 23 KB above it, dense 82 KB and attend 94 KB
+below. 128 KiB holds the largest of these and 39 % more.
 """
 GATHER_SHARE: Final = 1 / 4
 """Bytes written beyond the ledger, over K and V read, from which they are a copy: half of a copy of K."""

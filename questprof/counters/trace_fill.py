@@ -40,6 +40,7 @@ def _write_boxes(cache: PagedCache, request: int, first: int) -> None:
     physical = torch.tensor(cache.physical_pages(request))[logical]
     valid = logical[:, None] * size + torch.arange(size) < length
     keys, unused = cache.pool.k[physical], ~valid[:, None, :, None]
+    # No key is NaN here, which append would give no bounds.
     lower = keys.masked_fill(unused, torch.inf).amin(dim=2)  # [pages, num_kv_heads, head_dim]
     upper = keys.masked_fill(unused, -torch.inf).amax(dim=2)
     _store_boxes(cache, cache.summary_blocks(request), logical, physical, (lower, upper))

@@ -14,7 +14,7 @@ from questprof.backends import CACHES_HELD
 from questprof.grid import QUEST_BACKENDS, Block
 from questprof.model import CACHE_MULTIPLE, Environment, Point
 from questprof.sweep.settings import Settings
-from questprof.timing.cuda import MIN_REPLAY_US
+from questprof.timing.cuda import MAX_LAUNCHES, MIN_REPLAY_US
 from questprof.workload import cache_bytes
 
 
@@ -25,7 +25,9 @@ class Rates:
     read_gb_s: float
     fill_gb_s: float
     replay_s: float
-    """One sample of one stage at the least: on a GPU a replay of a graph."""
+    """One sample of one stage, unless MAX_LAUNCHES are less: on a GPU a replay of a graph."""
+    launch_s: float
+    """One launch at the least, in such a sample."""
     point_s: float
     """Binding, capturing and launching a point for the first time."""
     token_check_s: float
@@ -35,12 +37,12 @@ class Rates:
 
 
 ASSUMED = {
-    "cpu": Rates(12.0, 0.4, 1e-4, 0.05, 8e-7, 12.0),
-    "cuda": Rates(3000.0, 60.0, 1.1e-6 * MIN_REPLAY_US, 0.15, 4e-6, 15.0),
+    "cpu": Rates(12.0, 0.4, 1e-4, 1e-4, 0.05, 8e-7, 12.0),
+    "cuda": Rates(3000.0, 60.0, 1.1e-6 * MIN_REPLAY_US, 1.7e-6, 0.15, 4e-6, 15.0),
 }
 """Orders of magnitude, chosen to plan with."""
 REPLAY_MARGIN = 1.3
-"""A replay of a cheap stage is made of whole turns, and so lasts a little longer than the least."""
+"""A replay is made of whole turns, and so lasts a little longer than the least."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ def cost(block: Block, environment: Environment, settings: Settings) -> Cost:
     one = cache_bytes(block.points[0])
     memory = max(one * caches + (held - 1) * one * caches, block.points[0].pool_bytes)
     rounds = rule.max_samples if rule.fixed else (rule.min_samples + rule.max_samples) / 2
-    timing = min(rule.max_seconds, rounds * _round_seconds(block, environment, rates))
+    a_round = _round_seconds(block, environment, rates)
+    timing = max(rule.min_samples * a_round, min(rule.max_seconds, rounds * a_round))
     stages = sum(len(_stages(point)) for point in block.points)
     steps = settings.single_steps * _step_seconds(block, environment, rates) if settings.single_steps else 0.0
     seconds = (
@@ -101,7 +104,8 @@ def _round_seconds(block: Block, environment: Environment, rates: Rates) -> floa
         for stage in _stages(point):
             touched = counts[stage].read + counts[stage].write if stage in counts else 0
             seconds = touched / rates.read_gb_s / 1e9
-            total += max(seconds, REPLAY_MARGIN * rates.replay_s)
+            replay = min(REPLAY_MARGIN * rates.replay_s, MAX_LAUNCHES * max(seconds, rates.launch_s))
+            total += max(seconds, replay)
         total += evicted / rates.read_gb_s / 1e9
     return total
 

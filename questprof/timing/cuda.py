@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MIN_REPLAY_US = 8000.0
 """A replay that follows another graph's takes some 30 us longer, until addresses are looked up again."""
 MAX_LAUNCHES = 1000
+"""Of one graph, which is captured launch by launch: with so many a replay may last less."""
 READ_TRIALS = 5
 """Replays of each reader that choose the one to time."""
 ENERGY_STAGES = ("score", "select", "attend", "quest", "dense")

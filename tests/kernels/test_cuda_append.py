@@ -301,6 +301,16 @@ FAULTS = {
 }
 
 
+@pytest.mark.skipif(ON_GPU, reason="this GPU's kernels have the reductions")
+@pytest.mark.parametrize("kernel", [FEW], indirect=True)
+def test_without_reductions_the_old_box_is_read(
+    layout: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As before sm_90."""
+    cuda_host.install(monkeypatch, tmp_path, edit=("ptx.cuh", "#define REDUCES 1", "#define REDUCES 0"))
+    grow_in_steps(filled((16 * 64 - 1, 9, 15), layout), [(2, 1, 3), (1, 0, 20)], 71)
+
+
 @pytest.mark.skipif(ON_GPU, reason="plants faults in the source as it runs on a CPU")
 @pytest.mark.parametrize(
     ("kernel", "file", "right", "wrong"), FAULTS.values(), ids=FAULTS.keys(), indirect=["kernel"]

@@ -39,9 +39,8 @@ class Compiled:
     loads_before_products: int  # 16-byte ones
     loads_before_stores: int  # 16-byte ones
     narrow_loads: int
-    waits_for_early_loads: (
-        int  # of a selection's rest; between loads of `score`'s boxes, of a prefill's tokens
-    )
+    # Of a selection's rest; between loads of `score`'s boxes, of a prefill's tokens.
+    waits_for_early_loads: int
     registers: int
     shared_bytes: int  # static
     stack_bytes: int

@@ -477,6 +477,20 @@ def test_selection_with_any_number_of_warps(num_warps: int) -> None:
 # Graphs.
 
 
+@pytest.mark.parametrize("layout", SUMMARY_LAYOUTS)
+@pytest.mark.parametrize("kind", [ONE, GROUP], ids=str)
+def test_a_page_with_a_nan_key_is_selected_first(kind: Kind, layout: str) -> None:
+    case = kind.case((300,), layout)
+    cache, q = case.cache, make_q(case, kind.num_qo_heads, 14)
+    cache.pool.k[cache.physical_pages(0)[2], 0, 0, 5] = float("nan")
+    cache.rescan(0, 2)
+    scores = score(q, cache)
+    group = kind.num_qo_heads // kind.num_kv_heads
+    assert (~scores.isfinite()).nonzero().tolist() == [[head, 2] for head in range(group)]
+    tail = cache.num_pages[0] - 1
+    assert select(scores, cache, make_select_indptr(cache, 2))[:group].tolist() == [[2, tail]] * group
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", SUMMARY_LAYOUTS)
 def test_a_graph_of_the_fused_chain_follows_its_inputs(layout: str) -> None:

@@ -149,11 +149,8 @@ def test_grids_cover_requests_heads_and_pages(monkeypatch: pytest.MonkeyPatch) -
     assert paired.grid[0] * paired.num_threads // 32 == 8  # a warp each KV head
     assert paired.grid[1] * definitions["TILE"] == 2048
     assert paired.grid[2] == 2
-    assert by_name["append_pages_kernel"].grid == (
-        8,
-        2,
-        130,
-    )  # runs of 8 of 1026 pages: of the mean, which may begin before
+    # Runs of 8 of 1026 pages: of the mean, which may begin inside of one.
+    assert by_name["append_pages_kernel"].grid == (8, 2, 130)
     assert by_name["attend_kernel"].grid[1:] == by_name["select_attend_kernel"].grid[1:] == (32, 2)
     assert by_name["dense_kernel"].grid[1:] == (8, 2)
     for launch in by_name.values():

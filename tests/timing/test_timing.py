@@ -160,7 +160,7 @@ def _readers(*names: str) -> list[SizedReader]:
 
 
 def test_a_gpu_reads_as_many_bytes_as_dense_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round of 4000 us over 2 launches of 4000 bytes: 2000 us each, 0.002 GB/s."""
+    """A round of 16000 us over 2 launches of 4000 bytes: 8000 us each, 0.0005 GB/s."""
     asked = []
 
     def readers(num_bytes: int, cache_bytes: int) -> list[SizedReader]:
@@ -168,7 +168,7 @@ def test_a_gpu_reads_as_many_bytes_as_dense_in_every_round(monkeypatch: pytest.M
         return _readers("one")
 
     monkeypatch.setattr(timing_cuda, "sized_readers", readers)
-    replays = _Replays(monkeypatch, {"read": 4000.0})
+    replays = _Replays(monkeypatch, {"read": 16000.0})
     quest = Candidate((_fused([]),), dict.fromkeys(("append", "score", "select", "attend", "quest"), 9), {})
     dense = Candidate((_bound([], "dense", "dense"),), {"dense": 8}, {"dense": 3999})
     loop = CudaExecutor(replace_cache(60 * MIB), fixed(3)).time([dense, quest], "loop")
@@ -176,7 +176,7 @@ def test_a_gpu_reads_as_many_bytes_as_dense_in_every_round(monkeypatch: pytest.M
     assert loop.clocks is None
     assert asked == [(3999, 60 * MIB)]
     assert (read.name, read.num_bytes) == ("one", 4000)
-    assert read.samples_gb_s == (4000 / 2000.0 / 1e3,) * 3
+    assert read.samples_gb_s == (4000 / 8000.0 / 1e3,) * 3
     a_round = ["read", "dense", "append", "score", "select", "attend", "score+select_attend"]
     assert replays.turn[-len(a_round) * 4 :] == a_round * 4  # one of them is thrown away
     assert [set(t.times_us) for t in timed] == [
@@ -284,9 +284,9 @@ def test_clocks_are_read_and_energy_counted_after_the_samples(monkeypatch: pytes
 
 
 def test_a_turn_that_is_long_enough_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """2000 us are wanted: of 3000 us a turn one is enough, of 900 us three are."""
+    """8000 us are wanted: of 9000 us a turn one is enough, of 3000 us three are."""
     recorded: list[int] = []
-    us = 3000.0
+    us = 9000.0
 
     def record(chains: list[tuple[Step, ...]], turns: int) -> str:
         recorded.append(turns)
@@ -296,7 +296,7 @@ def test_a_turn_that_is_long_enough_is_captured_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(timing_cuda, "replay_us", lambda graph: us)
     chains = [(Step("dense", lambda: None),)] * 2
     assert timing_cuda._capture(chains).launches == 2
-    us = 900.0
+    us = 3000.0
     assert timing_cuda._capture(chains).launches == 6
     assert recorded == [1, 1, 3]
 

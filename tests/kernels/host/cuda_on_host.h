@@ -292,7 +292,10 @@ inline float __uint_as_float(unsigned bits) { return host_bits<float>(bits); }
 inline float __int_as_float(int bits) { return host_bits<float>(bits); }
 inline unsigned __float_as_uint(float number) { return host_bits<unsigned>(number); }
 inline int __float_as_int(float number) { return host_bits<int>(number); }
-inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fadd_rn(float a, float b) {  // on a GPU every NaN that arithmetic makes is this one
+    float sum = a + b;
+    return sum != sum ? __uint_as_float(0x7fffffffu) : sum;
+}
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
