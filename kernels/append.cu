@@ -77,37 +77,24 @@ struct Box {
         for (int i = 0; i < WORDS; i++) box.w[i] = nothing(of_max);
         return box;
     }
-    __device__ __forceinline__ Piece widened(Piece box, const Piece& other) const {
+    __device__ __forceinline__ Piece widened(Piece box, const Piece& other) const {  // by a key or a box
 #pragma unroll
-        for (int i = 0; i < WORDS; i++) box.w[i] = joined(box.w[i], other.w[i], of_max);
-        return box;
-    }
-    __device__ __forceinline__ Piece widened_by_key(Piece box, const Piece& key) const {
-#pragma unroll
-        for (int i = 0; i < WORDS; i++) box.w[i] = joined(box.w[i], box_of(key.w[i], of_max), of_max);
+        for (int i = 0; i < WORDS; i++) box.w[i] = joined(box.w[i], box_of(other.w[i], of_max), of_max);
         return box;
     }
     __device__ __forceinline__ void widen(const Piece& box) const {
 #if !REDUCES
-        store(widened(load(), box));
+        store(widened(box, load()));
 #else
         if constexpr (LAYOUT == 1) {
-            Words words{{box.w[0], box.w[1], box.w[2], box.w[3]}};
-            if (of_max)
-                reduce_to_larger((Words*)where, words);
-            else
-                reduce_to_smaller((Words*)where, words);
+            join_in_memory((Words*)where, Words{{box.w[0], box.w[1], box.w[2], box.w[3]}}, of_max);
         } else {  // a word holds a number of the page beside it, too, which stays
             bool is_upper = (u64)where & 2;
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 u32 pick = (i ? 0x5432 : 0x5410), pick_upper = (i ? 0x3254 : 0x1054);
                 u32 pair = __byte_perm(box.w[0], nothing(of_max), is_upper ? pick_upper : pick);
-                u32* word = (u32*)(&number(i) - is_upper);
-                if (of_max)
-                    reduce_to_larger(word, pair);
-                else
-                    reduce_to_smaller(word, pair);
+                join_in_memory((u32*)(&number(i) - is_upper), pair, of_max);
             }
         }
 #endif
@@ -153,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) append_kernel(AppendArg
                 store_piece(arg.v + cell, value);
             else
                 store_piece(arg.k + cell, key);
-            box = place.widened_by_key(box, key);
+            box = place.widened(box, key);
         }
         if (LAYOUT && in_use)
             place.widen(box);

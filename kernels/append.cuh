@@ -67,3 +67,14 @@ __device__ __forceinline__ u32 box_of(u32 key, bool of_max) {
 __device__ __forceinline__ u32 joined(u32 a, u32 b, bool of_max) {
     return of_max ? larger_pairs(a, b) : smaller_pairs(a, b);
 }
+
+#if REDUCES
+// Those in memory become those of the box that holds the others too, which nothing waits for.
+template <class Numbers>
+__device__ __forceinline__ void join_in_memory(Numbers* where, const Numbers& others, bool of_max) {
+    if (of_max)
+        reduce_to_larger(where, others);
+    else
+        reduce_to_smaller(where, others);
+}
+#endif

@@ -97,6 +97,5 @@ def _many(cache: PagedCache, keys: torch.Tensor, layout: str) -> tuple[Kernel, t
 
 
 def _in_words(tensor: torch.Tensor) -> bool:
-    return (
-        rows_aligned(tensor) and tensor.stride(1) < 8 << 16
-    )  # heads of a token: their stride is a short one
+    # The stride from head to head of a token is passed on in 16 bits.
+    return rows_aligned(tensor) and tensor.stride(1) < 8 << 16

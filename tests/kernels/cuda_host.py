@@ -58,9 +58,8 @@ def build(
         if edit:
             file, right, wrong = edit
             text = (sources / file).read_text()
-            if (
-                text.count(right) != 1
-            ):  # not an AssertionError, which a test takes for a fault that was caught
+            # Not an AssertionError, which a test takes for a fault that was caught.
+            if text.count(right) != 1:
                 raise ValueError(f"{text.count(right)} times in {file}: {right}")
             (sources / file).write_text(text.replace(right, wrong))
     text = f'#include "{source}"\n{LAUNCH.format(struct=struct, kernel=kernel)}'

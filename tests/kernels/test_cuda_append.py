@@ -92,10 +92,9 @@ def test_nothing_but_the_new_slots_is_written(layout: str) -> None:
             assert sorted(of_heads.nonzero().tolist()) == sorted([[first, 5], [first, 6], [last, 1]])
     after = pool.summary.data.clone()
     pool.summary.data.copy_(before[2])
-    for request, page in ((0, 0), (2, 2)):
-        case.cache.rescan(
-            request, page
-        )  # what plain torch makes of the keys that are there, and no other box
+    # What plain torch makes of the keys that are there, and no other box.
+    case.cache.rescan(0, 0)
+    case.cache.rescan(2, 2)
     assert torch.equal(after.view(torch.int16), pool.summary.data.view(torch.int16))
 
 
