@@ -220,10 +220,12 @@ def dense(
 ) -> None:
     """Attention over all valid tokens of each request, as the Triton launcher does.
 
-    `scratch` is zero before the first launch and used with no other plan.
+    Pages are walked as `dense_table` has them, so that rounding depends on where they lie. `scratch` is zero
+    before the first launch and used with no other plan.
     """
     plan = plan or dense_plan(q, cache)
     arguments = _attention_arguments(q, cache, out, lse, scratch, softmax_scale, plan)
+    arguments.block_table = cache.dense_table.data_ptr()
     definitions = {"GROUP": plan.heads_per_program, "PAGE_SIZE": cache.pool.page_size}
     kernel = stage_kernel("dense.cu", "dense_kernel", cache, plan.num_warps, **definitions)
     _launch(kernel, plan, arguments, cache)

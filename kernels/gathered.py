@@ -47,6 +47,11 @@ class Gathered:
     last_page_len: torch.Tensor  # int32 [batch_size]
 
     @property
+    def dense_table(self) -> torch.Tensor:
+        """The same: pages lie in the order of the table."""
+        return self.block_table
+
+    @property
     def total_pages(self) -> int:
         """Pages of all requests."""
         return len(self.block_table)

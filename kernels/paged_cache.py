@@ -6,6 +6,7 @@ device for the stages. Imports no triton.
 
     block_table     int32 [capacity_pages]   physical page of each logical page, ragged by kv_indptr
     kv_indptr       int32 [batch_size + 1]   request r owns logical pages kv_indptr[r]:kv_indptr[r+1]
+    dense_table     int32 [capacity_pages]   the same pages for what reads all, in the order of `walk`
     last_page_len   int32 [batch_size]       valid tokens of the last page; 0 for an empty request
     last_page       int32 [batch_size]       its physical page: what block_table tells, known with the lengths
     last_block      int32 [batch_size]       its summary block, likewise
@@ -30,6 +31,8 @@ from questprof_kernels.summary import PairedSummary, Summary, TransposedSummary
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+REGION_BYTES = 2 << 20
+"""Of K or V: what one address that a GPU looks up covers."""
 SPARE_BLOCKS = 32
 """Summary blocks of a pool beyond one per 64 pages: so many requests may have a partly filled one."""
 
@@ -99,6 +102,12 @@ class PagePool:
         """Elements of one key or value vector."""
         return self.k.shape[3]
 
+    @property
+    def region_pages(self) -> int:
+        """Pages of one region: those of the same number p // region_pages."""
+        page_bytes = self.num_kv_heads * self.page_size * self.head_dim * self.k.element_size()
+        return max(1, REGION_BYTES // page_bytes)
+
     def reorder_free(self, order: Sequence[int]) -> None:
         """Hand out the free pages in this order from now on (a permutation of the free pages)."""
         self.pages.reorder_free(order)
@@ -111,11 +120,28 @@ class PagePool:
 
 @dataclass
 class _Request:
-    """Host side of one request: its length in tokens, its physical pages, its summary blocks."""
+    """Host side of one request: its length in tokens, its physical pages, its summary blocks.
+
+    `walk` holds the pages region by region, in logical order within one, so that few addresses are looked up.
+    The last page is last, as it alone may be partly filled. A page that comes alone, as in decoding, follows
+    those there are; when several come, as of a prompt, all are put in order again.
+    """
 
     seq_len: int = 0
     pages: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
+    walk: list[int] = field(default_factory=list)
+
+    def update_walk(self, changed: int, region_pages: int) -> int:
+        """Bring `walk` up to date after a change of the pages from logical page `changed` on.
+
+        Returns its own first index that may have changed.
+        """
+        if len(self.pages) - len(self.walk) not in (0, 1) or changed < len(self.walk) - 1:
+            changed = 0
+        new = self.pages[changed:]
+        self.walk[changed:] = sorted(new[:-1], key=lambda page: page // region_pages) + new[-1:]
+        return changed
 
 
 class _Mirror:
@@ -161,7 +187,9 @@ class PagedCache:
         # Every block is full but the last one of each request.
         most_blocks = min(capacity_pages, capacity_pages // SUMMARY_BLOCK_PAGES + batch_size)
         self._blocks = _Mirror(most_blocks * pool.summary.num_blocks(1), batch_size, pool.device)
+        self._walks = _Mirror(capacity_pages, batch_size, pool.device)
         self.block_table, self.kv_indptr = self._pages.table, self._pages.indptr
+        self.dense_table = self._walks.table
         self.summary_table, self.summary_indptr = self._blocks.table, self._blocks.indptr
         # One tensor, so that one copy brings them up to date; each row begins with a sector.
         self._last = torch.zeros(3, ceil_div(batch_size, 8) * 8, dtype=torch.int32, device=pool.device)
@@ -260,7 +288,7 @@ class PagedCache:
                     changed_pages.append((number, first_page))
                 if first_block < len(request.blocks):
                     changed_blocks.append((number, first_block))
-        self._mirror(next(iter(changed_pages), None), next(iter(changed_blocks), None))
+        self._mirror(changed_pages, changed_blocks)
         bounds = torch.tensor([0, *new_tokens], dtype=torch.int32).cumsum(0).to(torch.int32)
         return bounds.to(self.pool.device)
 
@@ -277,7 +305,7 @@ class PagedCache:
         self.pool.pages.share(request.pages)
         self.pool.summary.blocks.share(request.blocks)
         self._requests[target] = _Request(request.seq_len, list(request.pages), list(request.blocks))
-        self._mirror((target, 0), (target, 0))
+        self._mirror([(target, 0)], [(target, 0)])
 
     def roll_back(self, request: int, num_tokens: int) -> None:
         """Drop the newest `num_tokens` of `request`; a tail page cut inside gets its box rescanned.
@@ -306,7 +334,7 @@ class PagedCache:
         if cut:
             for cache in (self, *self._layers):
                 cache.rescan(request, kept - 1)
-        self._mirror((request, first[0]), (request, first[1]))
+        self._mirror([(request, first[0])], [(request, first[1])])
 
     def free(self, request: int) -> None:
         """Give back everything `request` holds; it is empty afterwards."""
@@ -314,7 +342,7 @@ class PagedCache:
         self.pool.pages.release(self._requests[request].pages)
         self.pool.summary.blocks.release(self._requests[request].blocks)
         self._requests[request] = _Request()
-        self._mirror((request, 0), (request, 0))
+        self._mirror([(request, 0)], [(request, 0)])
 
     def _pools(self) -> tuple[PagePool, ...]:
         """The pools of all layers."""
@@ -346,12 +374,19 @@ class PagedCache:
         pages.check_free(most_pages)
         summary.blocks.check_free(most_blocks)
 
-    def _mirror(self, first_page: tuple[int, int] | None, first_block: tuple[int, int] | None) -> None:
-        """Bring the device's tensors up to date from the first changed (request, index) on; None: none."""
-        if first_page:
-            self._pages.write([request.pages for request in self._requests], first_page)
-        if first_block:
-            self._blocks.write([request.blocks for request in self._requests], first_block)
+    def _mirror(
+        self, changed_pages: Sequence[tuple[int, int]], changed_blocks: Sequence[tuple[int, int]]
+    ) -> None:
+        """Bring walks and tensors up to date; of each changed request: its number and first changed index."""
+        walks = [
+            (number, self._requests[number].update_walk(index, self.pool.region_pages))
+            for number, index in changed_pages
+        ]
+        if changed_pages:
+            self._pages.write([request.pages for request in self._requests], changed_pages[0])
+            self._walks.write([request.walk for request in self._requests], walks[0])
+        if changed_blocks:
+            self._blocks.write([request.blocks for request in self._requests], changed_blocks[0])
         lens = [_last_page_len(request.seq_len, self.pool.page_size) for request in self._requests]
         pages = [request.pages[-1] if request.pages else 0 for request in self._requests]
         blocks = [request.blocks[-1] if request.blocks else 0 for request in self._requests]

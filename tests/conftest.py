@@ -60,3 +60,13 @@ def _poisoned_memory() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_memory, "empty", poisoned)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _regions_of_a_page() -> Iterator[None]:
+    """The small pools of tests would lie in one region each, and walks would be in logical order."""
+    from questprof_kernels import paged_cache
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paged_cache, "REGION_BYTES", 1)
+        yield

@@ -78,11 +78,11 @@ def _why_not(missing: str, point: Point) -> str | None:
 def _prepare(cache: PagedCache, _: torch.Tensor) -> Paged:
     import torch
 
-    tables = [torch.tensor(cache.physical_pages(r), dtype=torch.int32) for r in range(cache.batch_size)]
+    tables = cache.dense_table[: cache.total_pages].split(cache.num_pages)
     page_table = torch.nn.utils.rnn.pad_sequence(tables, batch_first=True)
-    device, pool = cache.pool.device, cache.pool
-    seq_lens = torch.tensor(cache.seq_lens, dtype=torch.int32, device=device)
-    return Paged(pool.k.transpose(1, 2), pool.v.transpose(1, 2), page_table.to(device), seq_lens)
+    pool = cache.pool
+    seq_lens = torch.tensor(cache.seq_lens, dtype=torch.int32, device=pool.device)
+    return Paged(pool.k.transpose(1, 2), pool.v.transpose(1, 2), page_table, seq_lens)
 
 
 def _dense(q: torch.Tensor, paged: Paged, *_: Any) -> torch.Tensor:

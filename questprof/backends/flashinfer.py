@@ -125,7 +125,7 @@ def _wrapper(name: str, cache: PagedCache, q: torch.Tensor) -> tuple[Any, Callab
     """FlashInfer's wrapper with fixed buffers for the page table, and its `plan` with all arguments bound."""
     import torch
 
-    pool, indices = cache.pool, cache.block_table[: cache.total_pages]
+    pool, indices = cache.pool, cache.dense_table[: cache.total_pages]
     wrapper = import_module("flashinfer").BatchDecodeWithPagedKVCacheWrapper(
         _workspace(pool.device),
         "HND",

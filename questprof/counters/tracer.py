@@ -73,6 +73,7 @@ class Tracer:
             yield _span(name, tensor)
         # What the tables tell of last pages is counted as read from them: a kernel may take it from either.
         yield _span("block_table", cache.last_page)
+        yield _span("block_table", cache.dense_table)
         yield _span("summary_table", cache.last_block)
         if scratch is None:
             return

@@ -113,7 +113,7 @@ class Launcher:
 
     def _inputs(self) -> dict[str, torch.Tensor]:
         cache = self.scene.cache
-        names = "block_table", "kv_indptr", "summary_table", "summary_indptr"
+        names = "block_table", "dense_table", "kv_indptr", "summary_table", "summary_indptr"
         tables = {name: getattr(cache, name) for name in (*names, "last_page_len", "last_page", "last_block")}
         contents = {"cache.pool.k": cache.pool.k, "cache.pool.v": cache.pool.v}
         contents["cache.pool.summary.data"] = cache.pool.summary.data

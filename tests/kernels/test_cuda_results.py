@@ -203,8 +203,14 @@ def test_attention_over_selected_pages_and_over_all(kind: Kind) -> None:
     select_indptr = make_select_indptr(case.cache, NUM_SELECTED)
     ids = make_page_ids(case.cache, kind.num_qo_heads, select_indptr, 4)
     full = dense(q, case.cache)
+    table = case.cache.block_table.clone()
+    assert not torch.equal(case.cache.dense_table, table)
+    case.cache.block_table.zero_()  # pages are walked as the dense table has them
+    assert torch.equal(dense(q, case.cache)[0], full[0])
+    case.cache.block_table.copy_(table)
     check(case, q, full, others=densely(q, case.cache) if ON_GPU else ())
     spoil_unselected(case, ids, select_indptr)
+    case.cache.dense_table.zero_()  # selected pages are looked up in logical order
     sparse = attend(q, case.cache, ids, select_indptr)
     by_triton = attended(q, case.cache, ids, select_indptr) if ON_GPU else ()
     check(case, q, sparse, ids, select_indptr, others=by_triton)

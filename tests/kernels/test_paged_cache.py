@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from cases import DTYPES, Case, fill, gaussian, make_cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from questprof_kernels import reference
+from questprof_kernels import paged_cache, reference
 from questprof_kernels.paged_cache import SPARE_BLOCKS, PagedCache, PagePool, default_num_workers
 from questprof_kernels.pieces import Pieces
 from questprof_kernels.plan import SUMMARY_BLOCK_PAGES, SUMMARY_LAYOUTS
@@ -415,6 +416,74 @@ def test_the_default_number_of_blocks() -> None:
 # the device's tensors
 
 
+def dense_rows(cache: PagedCache) -> list[list[int]]:
+    """The rows of dense_table."""
+    starts = cache.kv_indptr.tolist()
+    return [cache.dense_table[a:b].tolist() for a, b in pairwise(starts)]
+
+
+def three_pages_a_region(
+    monkeypatch: pytest.MonkeyPatch, pages: Sequence[int], batch_size: int
+) -> PagedCache:
+    """Nine pages of 2 * 4 * 8 * 4 = 256 bytes, handed out as `pages`; regions of 3 * 256 + 255 bytes."""
+    monkeypatch.setattr(paged_cache, "REGION_BYTES", 1023)
+    pool = make_pool(9)
+    pool.reorder_free(pages)
+    return PagedCache(pool, batch_size, 9)
+
+
+def test_a_walk_goes_region_by_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regions are pages 0 to 2, 3 to 5, 6 to 8; within one the logical order stays, the last page is last."""
+    cache = three_pages_a_region(monkeypatch, [7, 1, 4, 0, 6, 3, 2, 8, 5], 2)
+    cache.extend([25, 5])  # pages 7 1 4 0 6 3 2 and 8 5
+    assert cache.physical_pages(0) == (7, 1, 4, 0, 6, 3, 2)
+    assert dense_rows(cache) == [[1, 0, 4, 3, 7, 6, 2], [8, 5]]
+
+
+def test_one_more_page_follows_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = three_pages_a_region(monkeypatch, [7, 1, 8, 0, 6, 3, 2, 4, 5], 1)
+    cache.extend([10])
+    assert dense_rows(cache) == [[1, 7, 8]]
+    cache.dense_table[:3] = -1  # what a write from the start would mend
+    cache.extend([1])
+    cache.extend([3])
+    assert dense_rows(cache) == [[-1, -1, -1, 0]]
+    cache.extend([4])
+    assert dense_rows(cache) == [[-1, -1, -1, 0, 6]]
+
+
+def test_a_prompt_in_chunks_is_walked_region_by_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = three_pages_a_region(monkeypatch, [7, 1, 8, 0, 6, 3, 2, 4, 5], 1)
+    cache.extend([16])
+    assert dense_rows(cache) == [[1, 7, 8, 0]]
+    cache.extend([16])  # 6 3 2 and, last, 4
+    assert dense_rows(cache) == [[1, 0, 2, 3, 7, 8, 6, 4]]
+
+
+def test_a_shrinking_walk_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = three_pages_a_region(monkeypatch, [7, 1, 4, 0, 6, 3, 2, 8, 5], 1)
+    cache.extend([25])
+    cache.roll_back(0, 5)  # 7 1 4 0 6: the last page is another
+    assert dense_rows(cache) == [[1, 0, 4, 7, 6]]
+    cache.roll_back(0, 1)  # within the last page
+    assert dense_rows(cache) == [[1, 0, 4, 7, 6]]
+    cache.free(0)
+    assert dense_rows(cache) == [[]]
+
+
+def test_a_copied_tail_takes_its_place_in_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = three_pages_a_region(monkeypatch, [7, 1, 4, 0, 6, 3, 2, 8, 5], 2)
+    cache.extend([14, 0])
+    cache.fork(0, 1)
+    assert dense_rows(cache) == [[1, 4, 7, 0]] * 2
+    cache.extend([1, 0])
+    assert dense_rows(cache) == [[1, 4, 7, 6], [1, 4, 7, 0]]
+
+
+def test_a_page_as_large_as_a_region_is_one() -> None:
+    assert make_pool(3).region_pages == 1  # the regions of these tests: a byte
+
+
 def test_extend_writes_new_entries_only() -> None:
     cache = PagedCache(make_pool(30), 3, 30)
     cache.extend([4, 7, 3])
@@ -593,6 +662,9 @@ class CacheMachine(RuleBasedStateMachine):
                 starts[-1] : starts[-1] + -(-len(tokens) // self.PAGE_SIZE)
             ].tolist()
             assert tuple(pages) == self.cache.physical_pages(request)
+            walk = self.cache.dense_table[starts[-1] : starts[-1] + len(pages)].tolist()
+            assert sorted(walk) == sorted(pages)
+            assert walk[-1:] == pages[-1:]
             starts.append(starts[-1] + len(pages))
             owners += pages
             tail = len(tokens) - self.PAGE_SIZE * (len(pages) - 1) if pages else 0
