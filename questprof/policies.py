@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from questprof.backends import Backend, guarded
 from questprof.errors import QuestprofError
+from questprof.scratch import Scratch
 
 if TYPE_CHECKING:
     import torch
@@ -85,24 +86,32 @@ class Bound:
 
 
 def bind(
-    policy: str, backend: Backend, cache: PagedCache, q: torch.Tensor, num_selected: Sequence[int]
+    policy: str,
+    backend: Backend,
+    cache: PagedCache,
+    q: torch.Tensor,
+    num_selected: Sequence[int],
+    scratch: Scratch | None = None,
 ) -> Bound:
     """The steps of `policy` over `cache` for `q` [batch_size, num_qo_heads, head_dim].
 
-    `num_selected` is K of each request (at most its pages). QuestprofError for an unknown policy.
+    `num_selected` is K of each request (at most its pages). Caches of the same lengths may be bound with one
+    `scratch`, which they share. QuestprofError for an unknown policy.
     """
     if policy not in POLICIES:
         raise QuestprofError(f"policy {policy!r}", "it is unknown", f"Choose one of {', '.join(POLICIES)}.")
-    return POLICIES[policy](backend, cache, q, tuple(num_selected))
+    return POLICIES[policy](backend, cache, q, tuple(num_selected), scratch or Scratch())
 
 
-def _dense(backend: Backend, cache: PagedCache, q: torch.Tensor, num_selected: tuple[int, ...]) -> Bound:
+def _dense(
+    backend: Backend, cache: PagedCache, q: torch.Tensor, num_selected: tuple[int, ...], scratch: Scratch
+) -> Bound:
     bound = Bound(cache, q, take_tail=True, outputs=_outputs(backend, q))
     context = backend.prepare(cache, q)
-    scratch = _scratch(backend, "dense", q, cache)
+    floats = scratch.of(backend, "dense", q, cache)
 
     def launch() -> None:
-        returned = guarded(backend, "dense", q, context, bound.outputs.out, bound.outputs.lse, scratch)
+        returned = guarded(backend, "dense", q, context, bound.outputs.out, bound.outputs.lse, floats)
         if returned is not None:
             bound.outputs.out = returned
 
@@ -115,27 +124,29 @@ def _quest(
     cache: PagedCache,
     q: torch.Tensor,
     num_selected: tuple[int, ...],
+    scratch: Scratch,
     *,
     take_tail: bool,
 ) -> Bound:
     import torch
 
     if DECODE in backend.stages:
-        return _decode(backend, cache, q, num_selected, take_tail=take_tail)
+        return _decode(backend, cache, q, num_selected, scratch, take_tail=take_tail)
     outputs = _outputs(backend, q)
     page_ids, select_indptr = _selection(outputs, q, num_selected)
     scores = torch.empty((q.shape[1], cache.total_pages), dtype=torch.float32, device=q.device)
     outputs.scores = scores
-    scratch = _scratch(backend, "attend", q, cache, page_ids)
+    apart, at_once = (
+        scratch.of(backend, "attend", q, cache, page_ids, owner=owner) for owner in ("attend", FUSED)
+    )
     own = backend.contexts(cache) if backend.contexts else {}
     read = {stage: own.get(stage, cache) for stage in (*QUEST_STAGES, FUSED)}
     select = (select_indptr, page_ids, take_tail)
     launches: dict[str, tuple[Any, ...]] = {
         "score": (q, read["score"], scores),
         "select": (scores, read["select"], *select),
-        "attend": (q, read["attend"], page_ids, select_indptr, outputs.out, outputs.lse, scratch),
-        # A scratch of its own: a kernel may keep tags there from launch to launch.
-        FUSED: (scores, read[FUSED], *select, q, outputs.out, outputs.lse, torch.zeros_like(scratch)),
+        "attend": (q, read["attend"], page_ids, select_indptr, outputs.out, outputs.lse, apart),
+        FUSED: (scores, read[FUSED], *select, q, outputs.out, outputs.lse, at_once),
     }
     most = max(num_selected)
     options: dict[str, dict[str, Any]] = {FUSED: {"most_selected": most}}
@@ -162,7 +173,13 @@ def _selection(
 
 
 def _decode(
-    backend: Backend, cache: PagedCache, q: torch.Tensor, num_selected: tuple[int, ...], *, take_tail: bool
+    backend: Backend,
+    cache: PagedCache,
+    q: torch.Tensor,
+    num_selected: tuple[int, ...],
+    scratch: Scratch,
+    *,
+    take_tail: bool,
 ) -> Bound:
     """The chain of a backend whose `decode` is all of it; ids and lse where it gives them."""
     outputs = _outputs(backend, q)
@@ -175,7 +192,7 @@ def _decode(
         "num_selected": num_selected,
         "take_tail": take_tail,
         "lse": outputs.lse,
-        "scratch": _scratch(backend, DECODE, q, cache),
+        "scratch": scratch.of(backend, DECODE, q, cache),
     }
     options = {name: offered[name] for name in backend.asks}
     context = backend.contexts(cache)[DECODE] if backend.contexts else cache
@@ -183,7 +200,7 @@ def _decode(
     return Bound(cache, q, take_tail, outputs, (*_append_step(backend, "append", cache), step), (step,))
 
 
-POLICIES: dict[str, Callable[[Backend, PagedCache, torch.Tensor, tuple[int, ...]], Bound]] = {
+POLICIES: dict[str, Callable[[Backend, PagedCache, torch.Tensor, tuple[int, ...], Scratch], Bound]] = {
     "dense": _dense,
     "quest": partial(_quest, take_tail=True),
     "quest-open": partial(_quest, take_tail=False),
@@ -236,13 +253,3 @@ def _outputs(backend: Backend, q: torch.Tensor) -> Outputs:
 
     lse = torch.full(q.shape[:2], torch.nan, dtype=torch.float32, device=q.device)
     return Outputs(torch.full_like(q, torch.nan), lse if "attend" in backend.stages else None)
-
-
-def _scratch(
-    backend: Backend, stage: str, q: torch.Tensor, cache: PagedCache, *page_ids: torch.Tensor
-) -> torch.Tensor:
-    import torch
-
-    sizes = backend.scratch_floats
-    size = sizes[stage](q, cache, *page_ids) if stage in sizes else 0
-    return torch.zeros(max(1, size), dtype=torch.float32, device=q.device)

@@ -17,6 +17,7 @@ from questprof.decode.caches import StepCaches
 from questprof.decode.records import PartName
 from questprof.errors import QuestprofError
 from questprof.policies import FUSED
+from questprof.scratch import Scratch
 
 if TYPE_CHECKING:
     import torch
@@ -71,23 +72,13 @@ class Selection:
 
 @dataclass
 class AttentionBuffers:
-    """What all layers share: queries in, outputs out, scores, and scratch by its stage and size."""
+    """What all layers share: queries in, outputs out, scores and scratch."""
 
     q: torch.Tensor  # [batch_size, num_qo_heads, head_dim]
     out: torch.Tensor
     lse: torch.Tensor
     scores: torch.Tensor  # fp32 [num_qo_heads, most pages]
-    scratch: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
-
-    def scratch_of(self, stage: str, backend: Backend, *arguments: Any) -> torch.Tensor:
-        """Scratch for these arguments; zero at first, and used by launches of one stage and plan only."""
-        import torch
-
-        size = max(1, backend.scratch_floats[stage](*arguments)) if stage in backend.scratch_floats else 1
-        key = (f"{backend.name} {stage}", size)
-        if key not in self.scratch:
-            self.scratch[key] = torch.zeros(size, dtype=torch.float32, device=self.q.device)
-        return self.scratch[key]
+    scratch: Scratch = field(default_factory=Scratch)
 
 
 def make_buffers(caches: StepCaches, q: torch.Tensor) -> AttentionBuffers:
@@ -118,7 +109,7 @@ def dense_launches(
         )
 
     def launch() -> None:
-        scratch = buffers.scratch_of("dense", backend, buffers.q, cache)
+        scratch = buffers.scratch.of(backend, "dense", buffers.q, cache)
         guarded(backend, "dense", buffers.q, cache, buffers.out, buffers.lse, scratch)
 
     return [("dense", launch)]
@@ -140,18 +131,11 @@ def quest_launches(
         guarded(backend, "score", q, cache, buffers.scores)
 
     def attend() -> None:
-        scratch = buffers.scratch_of("attend", backend, q, cache, ids)
+        scratch = buffers.scratch.of(backend, "attend", q, cache, ids)
         guarded(backend, "attend", q, cache, ids, indptr, buffers.out, buffers.lse, scratch)
 
     def select_attend() -> None:
-        # Scratch of its own: the kernel keeps tags there from launch to launch.
-        size = backend.scratch_floats["attend"](q, cache, ids)
-        key = (f"{backend.name} {FUSED}", size)
-        scratch = buffers.scratch.get(key)
-        if scratch is None:
-            scratch = buffers.scratch[key] = (
-                buffers.scratch_of("attend", backend, q, cache, ids).clone().zero_()
-            )
+        scratch = buffers.scratch.of(backend, "attend", q, cache, ids, owner=FUSED)
         options = {"most_selected": selection.most_selected}
         guarded(backend, FUSED, *select, q, buffers.out, buffers.lse, scratch, **options)
 

@@ -13,6 +13,7 @@ from questprof.counts import ByteCount, Source
 from questprof.environment import available_bytes
 from questprof.model import Check, Environment, Point
 from questprof.policies import Bound, bind, newest_slots
+from questprof.scratch import Scratch
 from questprof.timing.candidates import Candidate, Executor
 from questprof.timing.phases import Phases
 from questprof.workload import (
@@ -71,7 +72,8 @@ def bind_all(points: Sequence[Point], backends: dict[str, Backend], machine: Mac
     running, memo = [], Memo()
     for point, size, warm_up in zip(points, sizes, warm_ups, strict=True):
         backend = backends[point.backend]
-        rotation = [_bind(point, backend, cache, index) for index, cache in enumerate(caches[:size])]
+        scratch = Scratch()
+        rotation = [_bind(point, backend, cache, index, scratch) for index, cache in enumerate(caches[:size])]
         running.append(Running(point, backend, {}, {}, rotation, warm_up, pool_bytes, memo=memo))
     return running
 
@@ -85,13 +87,13 @@ def _bind_warm_ups(
     few = [few_pages(point) for point in points]
     pool = make_pool(few[0], 1, machine.environment.num_workers)
     cache = make_cache(few[0], pool, backends[FILLER], 0)
-    return [_bind(point, backends[point.backend], cache, 0) for point in few]
+    return [_bind(point, backends[point.backend], cache, 0, Scratch()) for point in few]
 
 
-def _bind(point: Point, backend: Backend, cache: PagedCache, index: int) -> Bound:
+def _bind(point: Point, backend: Backend, cache: PagedCache, index: int, scratch: Scratch) -> Bound:
     """`point` bound to `cache`, number `index` of a rotation."""
     q = make_query(point, cache.pool, point.data, index)
-    return bind(point.policy, backend, cache, q, point.num_selected)
+    return bind(point.policy, backend, cache, q, point.num_selected, scratch)
 
 
 def _rotation_size(point: Point, machine: Machine, caches_held: int) -> int:
