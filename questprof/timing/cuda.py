@@ -1,8 +1,10 @@
 """Timing on a GPU: CUDA graphs that walk the rotation, one replay a sample.
 
 Each stage and the whole chain are graphs, replayed one after another on one stream: every kernel waits for
-the one before it. Among them is one more graph, which streams as many bytes as dense reads: what this
-memory gives at that size, in the same minutes. NVML is read during the loop, between samples.
+the one before it. Among the graphs is one more, which streams as many bytes as dense reads: what this memory
+gives at that size, in the same minutes. Right before a sample one turn through the rotation runs untimed:
+behind another stage, over other memory, the first launches would take some 30 us more together. NVML is read
+during the loop, between samples.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from questprof.timing.stopping import Rule, Stopper
 if TYPE_CHECKING:
     import torch
 
-MIN_REPLAY_US = 8000.0
-"""A replay that follows another graph's takes some 30 us longer, until addresses are looked up again."""
+MIN_REPLAY_US = 4000.0
+"""Of a sample: events are two to three microseconds apart where nothing lies between them."""
 MAX_LAUNCHES = 1000
 """Of one graph, which is captured launch by launch: with so many a replay may last less."""
 READ_TRIALS = 5
@@ -36,9 +38,13 @@ ENERGY_STAGES = ("score", "select", "attend", "quest", "dense")
 
 @dataclass
 class StageGraph:
-    """A captured graph of `launches` launches of a stage or chain, and its samples in us a launch."""
+    """A captured graph of `launches` launches of a stage or chain, and its samples in us a launch.
+
+    `lead` is a turn of them through the rotation.
+    """
 
     graph: torch.cuda.CUDAGraph
+    lead: torch.cuda.CUDAGraph
     launches: int
     samples: list[float]
 
@@ -100,11 +106,11 @@ class CudaExecutor:
         """Replay all graphs in turn, a sample each a round, until the rule has enough."""
         stopper, monitor = Stopper(self._rule), Monitor(self._gpu) if self._gpu else None
         for stage in in_turn:
-            replay_us(stage.graph)
+            replay_us(stage.graph, stage.lead)
         started = time.perf_counter()
         while True:
             for stage in in_turn:
-                stage.samples.append(replay_us(stage.graph) / stage.launches)
+                stage.samples.append(replay_us(stage.graph, stage.lead) / stage.launches)
             seconds = time.perf_counter() - started
             if stopper.done((s.samples for s in in_turn), seconds, self.interrupted()):
                 break
@@ -199,7 +205,9 @@ def _capture_read(num_bytes: int, cache_bytes: int) -> dict[SizedReader, StageGr
 
     def trial_us(reader: SizedReader) -> float:
         graph = trials[reader]
-        return statistics.median(replay_us(graph.graph) for _ in range(READ_TRIALS)) / graph.launches
+        return (
+            statistics.median(replay_us(graph.graph, graph.lead) for _ in range(READ_TRIALS)) / graph.launches
+        )
 
     best = sorted(trials, key=trial_us)[:1]
     return {reader: trials[reader] for reader in best}
@@ -216,7 +224,7 @@ def _capture(chains: Sequence[tuple[Step, ...]]) -> StageGraph:
     turn_us = replay_us(once)
     turns = min(int(MIN_REPLAY_US / turn_us) + 1, max(1, MAX_LAUNCHES // len(chains)))
     # One turn that is long enough is the graph wanted: no second capture.
-    return StageGraph(once if turns == 1 else _record(chains, turns), turns * len(chains), [])
+    return StageGraph(once if turns == 1 else _record(chains, turns), once, turns * len(chains), [])
 
 
 def _record(chains: Sequence[tuple[Step, ...]], turns: int) -> torch.cuda.CUDAGraph:

@@ -78,13 +78,13 @@ def test_what_takes_longer_is_estimated_longer(environment: object) -> None:
 
 
 def test_seconds_by_hand() -> None:
-    """Dense and append_kv of one cache: a round takes a replay of 1.3 x 8.8 ms and 1000 launches of 1.7 us.
+    """Dense and append_kv of one cache: a round takes a replay of 1.3 x 4.4 ms and 1000 launches of 1.7 us.
 
     Of 10 to 50 samples 30 are planned with, 10 are taken however short the bound.
     """
     (block,) = plan_blocks(Grid((SHAPE,), (1 << 17,), (16,), (1024,), (1,), "cuda", backends=("questprof",)))
     dense = replace(block, points=tuple(point for point in block.points if point.policy == "dense"))
-    a_round = 1.3 * 8.8e-3 + 1000 * 1.7e-6
+    a_round = 1.3 * 4.4e-3 + 1000 * 1.7e-6
 
     def seconds(max_seconds: float) -> float:
         return cost(dense, GPU, Settings("cuda", replace(RULE, max_seconds=max_seconds))).seconds

@@ -158,7 +158,7 @@ def test_the_executor_keeps_steps_apart_from_means(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         timing_cuda, "_record", lambda chains, turns: stream.record([s for c in chains for s in c])
     )
-    monkeypatch.setattr(timing_cuda, "replay_us", lambda graph: 4000.0)
+    monkeypatch.setattr(timing_cuda, "replay_us", lambda graph, lead=None: 4000.0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr("questprof_kernels.working_set.launch_empty", lambda: stream.launch("empty"))
     monkeypatch.setattr("questprof.timing.cuda_steps.EventClock", lambda: stream)

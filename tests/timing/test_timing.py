@@ -150,7 +150,7 @@ class _Replays:
         monkeypatch.setattr(timing_cuda, "replay_us", self._replay)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
-    def _replay(self, graph: str) -> float:
+    def _replay(self, graph: str, lead: str = "") -> float:
         self.turn.append(graph)
         return self._us.get(graph, 1e6)
 
@@ -190,10 +190,29 @@ def test_the_fastest_reader_of_the_size_is_timed(monkeypatch: pytest.MonkeyPatch
     us = {"slow": 30.0, "fast": 10.0, "middling": 20.0}
     monkeypatch.setattr(timing_cuda, "sized_readers", lambda *_: _readers(*us))
     names = iter(us)
-    monkeypatch.setattr(timing_cuda, "_capture", lambda chains: StageGraph(next(names), len(chains), []))  # type: ignore[arg-type]
-    monkeypatch.setattr(timing_cuda, "replay_us", lambda graph: us[graph])
+    monkeypatch.setattr(timing_cuda, "_capture", lambda chains: StageGraph(next(names), "", len(chains), []))  # type: ignore[arg-type]
+    monkeypatch.setattr(timing_cuda, "replay_us", lambda graph, lead: us[graph])
     (best,) = timing_cuda._capture_read(4000, 0)
     assert best.name == "fast"
+
+
+def test_a_turn_of_the_same_launches_leads_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4000 us are wanted: three turns of 1500 us, behind one more; the first sample is thrown away."""
+    monkeypatch.setattr(timing_cuda, "sized_readers", lambda *_: [])
+    monkeypatch.setattr(timing_cuda, "_record", lambda chains, turns: f"{turns} of {chains[0][0].stage}")
+    replayed = []
+
+    def replay(graph: str, lead: str = "") -> float:
+        replayed.append((lead, graph))
+        return 1500.0
+
+    monkeypatch.setattr(timing_cuda, "replay_us", replay)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    stages = "append_kv", "dense"
+    CudaExecutor(replace_cache(MIB), fixed(2)).time(
+        [Candidate((_bound([], "", *stages),), dict.fromkeys(stages, 8), {})], ""
+    )
+    assert replayed[-6:] == [("1 of append_kv", "3 of append_kv"), ("1 of dense", "3 of dense")] * 3
 
 
 def test_without_room_for_a_read_the_rest_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,9 +303,9 @@ def test_clocks_are_read_and_energy_counted_after_the_samples(monkeypatch: pytes
 
 
 def test_a_turn_that_is_long_enough_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """8000 us are wanted: of 9000 us a turn one is enough, of 3000 us three are."""
+    """4000 us are wanted: of 4500 us a turn one is enough, of 1500 us three are."""
     recorded: list[int] = []
-    us = 9000.0
+    us = 4500.0
 
     def record(chains: list[tuple[Step, ...]], turns: int) -> str:
         recorded.append(turns)
@@ -296,7 +315,7 @@ def test_a_turn_that_is_long_enough_is_captured_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(timing_cuda, "replay_us", lambda graph: us)
     chains = [(Step("dense", lambda: None),)] * 2
     assert timing_cuda._capture(chains).launches == 2
-    us = 3000.0
+    us = 1500.0
     assert timing_cuda._capture(chains).launches == 6
     assert recorded == [1, 1, 3]
 
