@@ -32,8 +32,8 @@ TILE = 64  # tokens of one softmax step of attend: several pages, whose first li
 MEMORY_PAGE = 4096  # bytes; hardware prefetchers stop at its end
 CHUNK = 64  # head_dim is a multiple of it
 ONE, TWO, FOUR = (0,), (0, 0), (0, 0, 0, 0)  # counts that compiled code knows, as lengths of tuples
-ROWS = TWO  # tokens multiplied side by side; more make the prefetches less regular
 HEADS = FOUR  # query heads of a group that share one load of each key, value or box
+ROWS = TWO  # tokens that such heads multiply side by side: for one head, lines in a row are read faster
 PAGES_TOGETHER = 8  # whose boxes of one KV head are scored in a row
 HEADS_AHEAD = 2  # from the box being read to the one being prefetched
 BLOCK_PAGES = 64  # plan.SUMMARY_BLOCK_PAGES, here because the cache on disk sees no changes in that file
@@ -41,7 +41,8 @@ RADIX_BITS = 11  # of a physical page number that one pass of sorting looks at
 LOG2_E = math.log2(math.e)
 #: Whether the machine has an instruction for it; elsewhere LLVM would call a function it may not find.
 CONVERTS_FP16 = platform.machine() in ("arm64", "aarch64") or get_host_cpu_features().get("f16c", False)
-FAST = {"reassoc", "contract", "nsz"}  # never nnan or ninf: NaN and -inf carry meaning
+#: Of 2**x for -0.5 <= x <= 0.5, the highest power first.
+EXP2 = (1.535336188e-4, 1.339887440e-3, 9.618437357e-3, 5.550332471e-2, 2.402264791e-1, 6.931472028e-1, 1.0)
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _VECTOR = ir.VectorType(_F32, LANES)
@@ -182,16 +183,16 @@ class _Vectors:
 
 
 @intrinsic
-def _dot_rows(typing, q, q_at, k, rows, here, ahead, head_dim, heads):
-    """Dot products of rows of k with len(heads) queries at q[q_at:], query by query, each of all ROWS.
+def _dot_rows(typing, q, q_at, k, rows, here, ahead, head_dim, together, heads):
+    """Dot products of len(together) rows of k with len(heads) queries at q[q_at:], query by query.
 
     `here` is (place in rows, offset to add to them), `ahead` the same of the rows to prefetch.
     """
-    count = len(ROWS)
+    count = together.count
     totals = types.UniTuple(types.float32, count * heads.count)
 
     def codegen(context, builder, signature, args):
-        q, q_at, k, rows, here, ahead, head_dim, _ = args
+        q, q_at, k, rows, here, ahead, head_dim, *_ = args
         lanes = _Vectors(context, builder, signature, args)
         here, later = lanes.rows_at(rows, here, count), lanes.rows_at(rows, ahead, count)
         sums = [lanes.variable() for _ in range(totals.count)]
@@ -208,7 +209,7 @@ def _dot_rows(typing, q, q_at, k, rows, here, ahead, head_dim, heads):
         return context.make_tuple(builder, signature.return_type, folded)
 
     i, place = types.intp, types.UniTuple(types.intp, 2)
-    return totals(q, i, k, rows, place, place, i, heads), codegen
+    return totals(q, i, k, rows, place, place, i, together, heads), codegen
 
 
 @intrinsic
@@ -326,6 +327,46 @@ def _largest(typing, numbers, at):
     return types.float32(numbers, types.intp), codegen
 
 
+def _power_of_two(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """2**x for x <= 0 or NaN, a number or a vector, within 2 units in the last place; 0 below 2**-126.
+
+    No function that is compiled with `reassoc` may hold it: the rounding would be undone.
+    """
+    whole = ir.VectorType(_I32, x.type.count) if isinstance(x.type, ir.VectorType) else _I32
+    least, shift = _splat(x.type, -126.0), _splat(x.type, 1.5 * 2**23)
+    small = builder.fcmp_ordered("<", x, least)
+    clipped = builder.select(small, least, x)
+    shifted = builder.fadd(clipped, shift)  # the last bits now hold the nearest whole number
+    rest = builder.fsub(clipped, builder.fsub(shifted, shift))
+    power = _splat(x.type, EXP2[0])
+    for coefficient in EXP2[1:]:
+        product = builder.fmul(power, rest, flags=("contract",))
+        power = builder.fadd(product, _splat(x.type, coefficient), flags=("contract",))
+    exponent = builder.add(builder.bitcast(shifted, whole), _splat(whole, 127))
+    scale = builder.bitcast(builder.shl(exponent, _splat(whole, 23)), x.type)
+    return builder.select(small, _splat(x.type, 0.0), builder.fmul(power, scale))
+
+
+@intrinsic
+def _exp2(typing, x):
+    """2**x for x <= 0 or NaN, fp32."""
+    return types.float32(types.float32), lambda context, builder, sig, args: _power_of_two(builder, *args)
+
+
+@intrinsic
+def _exp2_lanes(typing, numbers, at, shift):
+    """Make numbers[at : at + LANES], fp32, 2**(number - shift) as in `_exp2`, and return their sum."""
+
+    def codegen(context, builder, signature, args):
+        numbers, at, shift = args
+        lanes = _Vectors(context, builder, signature, args)
+        powers = _power_of_two(builder, builder.fsub(lanes.load(numbers, at), lanes.broadcast(shift)))
+        lanes.store(numbers, at, powers)
+        return lanes.fold(powers, builder.fadd)
+
+    return types.float32(numbers, types.intp, types.float32), codegen
+
+
 @intrinsic
 def _load(typing, array, index):
     """array[index] as fp32."""
@@ -405,24 +446,6 @@ def _share(count, turn, num_shares):
     return count * turn // num_shares, count * (turn + 1) // num_shares
 
 
-@_jit(fastmath={"contract"})
-def _exp2(x):
-    """2**x for x <= 0 or NaN, within 2 units in the last place; 0 below 2**-126."""
-    small = x < np.float32(-126.0)
-    clipped = np.float32(-126.0) if small else x
-    shifted = clipped + np.float32(12582912.0)  # 1.5 * 2**23: the last bits now hold the nearest whole number
-    rest = clipped - (shifted - np.float32(12582912.0))
-    power = np.float32(1.535336188e-4)
-    power = power * rest + np.float32(1.339887440e-3)
-    power = power * rest + np.float32(9.618437357e-3)
-    power = power * rest + np.float32(5.550332471e-2)
-    power = power * rest + np.float32(2.402264791e-1)
-    power = power * rest + np.float32(6.931472028e-1)
-    power = power * rest + np.float32(1.0)
-    scale = _number(np.int32((_bits(shifted) + np.int32(127)) << np.int32(23)))
-    return np.float32(0.0) if small else power * scale
-
-
 @_jit()
 def _fill_rows(rows, at, ids, ids_at, offset, i, slot, stop, r, cached, shape):
     """Put the places in K and V of the next len(rows) / 2 tokens of request r's pages i..stop into rows[at:].
@@ -460,7 +483,7 @@ def _fill_rows(rows, at, ids, ids_at, offset, i, slot, stop, r, cached, shape):
     return count, i, slot
 
 
-@_jit(fastmath=FAST)
+@_jit(fastmath={"contract"})
 def _soften(weights, w, stop, acc, acc_at, head_dim, state):
     """Logits weights[w:stop] of one head become weights; its maximum, sum and acc follow.
 
@@ -480,26 +503,27 @@ def _soften(weights, w, stop, acc, acc_at, head_dim, state):
         acc[state + 1] *= shrink
     total = np.float32(0.0)
     for start in range(w, stop, LANES):
-        for t in range(LANES):
-            weight = _exp2(weights[start + t] - shift)
-            weights[start + t] = weight
-            total += weight
+        total += _exp2_lanes(weights, start, shift)
     acc[state + 1] += total
 
 
-@_jit(fastmath=FAST)
-def _attend_rows(q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, acc_at, state, heads):
+@_jit(fastmath={"contract"})
+def _attend_rows(
+    q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, acc_at, state, together, heads
+):
     """One step of the online softmax (equation (6)): `count` <= TILE tokens, len(heads) heads of one group.
 
     `here`: (their place in rows, offset of the KV head in a page); `ahead`: the same of the rows to prefetch.
-    Sums of V grow at acc[acc_at:], running maxima and sums of weights at acc[state:].
+    Sums of V grow at acc[acc_at:], running maxima and sums of weights at acc[state:]. len(together) tokens
+    are multiplied side by side.
     """
     k, v = kv
     at, offset = here
     next_at, next_offset = ahead
-    num_rows = len(ROWS)
+    num_rows = len(together)
     for t in range(0, count, num_rows):
-        dots = _dot_rows(q, q_at, k, rows, (at + t, offset), (next_at + t, next_offset), head_dim, heads)
+        place, later = (at + t, offset), (next_at + t, next_offset)
+        dots = _dot_rows(q, q_at, k, rows, place, later, head_dim, together, heads)
         for h in range(len(heads)):
             for j in range(num_rows):
                 weights[h * TILE + t + j] = dots[h * num_rows + j]
@@ -512,7 +536,7 @@ def _attend_rows(q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, 
     t = np.int64(0)
     while t + num_rows <= count:
         place, later = (at + t, offset), (next_at + t, next_offset)
-        _add_rows(acc, acc_at, weights, t, v, rows, place, later, head_dim, ROWS, heads)
+        _add_rows(acc, acc_at, weights, t, v, rows, place, later, head_dim, together, heads)
         t += num_rows
     while t < count:
         place, later = (at + t, offset), (next_at + t, next_offset)
@@ -553,11 +577,11 @@ def _attend_pages(q, heads, group_size, ids, ids_at, span, r, cached, shape, acc
             acc_at, state = place * head_dim, states + 2 * place
             if joint:
                 _attend_rows(
-                    q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, acc_at, state, HEADS
+                    q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, acc_at, state, ROWS, HEADS
                 )
             else:
                 _attend_rows(
-                    q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, acc_at, state, ONE
+                    q, q_at, kv, rows, count, here, ahead, head_dim, weights, acc, acc_at, state, ONE, ONE
                 )
             head = following
         at, count = other, later

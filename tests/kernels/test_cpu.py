@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 import numba
+import numpy as np
 import pytest
 import torch
 from cases import (
@@ -549,7 +550,7 @@ def test_softmax_scale(scale: float) -> None:
 def test_logits_far_apart() -> None:
     keys = torch.randn(100, 1, 64) * 40
     case = make_cache([100], 16, 1, 64, FP32, seed=25, keys=keys, append=cpu.append)
-    q = make_q(case, 2, 26)
+    q = make_q(case, 256, 26)  # where one logit's rounding decides, few heads compare two lots
     check_attention(run_dense(case, q), eager_attend(case, q), reference.dense(q, case.cache), "dense")
 
 
@@ -577,6 +578,33 @@ def test_every_16_bit_number_survives_a_lone_token(dtype: str) -> None:
     out, lse = run_dense(case, torch.zeros(1024, 1, 64, dtype=DTYPES[dtype]))
     torch.testing.assert_close(out, values, rtol=0, atol=0, equal_nan=True)
     assert not lse.any()
+
+
+def test_powers_of_two() -> None:
+    one, lanes = cpu_device._exp2, cpu_device._exp2_lanes
+
+    @numba.njit
+    def number(x):  # type: ignore[no-untyped-def]
+        return one(x)
+
+    @numba.njit
+    def vectors(numbers, shift, sums):  # type: ignore[no-untyped-def]
+        for i in range(len(sums)):
+            sums[i] = lanes(numbers, 16 * i, shift)
+
+    exponents = -150 * np.random.default_rng(31).random(16 * 1000, np.float32)
+    exponents[:5] = 0.0, -126.0, np.nextafter(np.float32(-126), np.float32(-127)), -np.inf, np.nan
+    powers, sums = exponents + np.float32(2.0), np.empty(1000, np.float32)
+    vectors(powers, np.float32(2.0), sums)
+    exponents = exponents + np.float32(2.0) - np.float32(2.0)
+    np.testing.assert_array_equal(powers, [number(x) for x in exponents])  # bit for bit, NaN where NaN is
+    assert powers[:4].tolist() == [1.0, 2.0**-126, 0.0, 0.0]
+    assert np.isnan(powers[4])
+    assert (powers[exponents < -126] == 0.0).all()
+    exact = np.exp2(exponents.astype(np.float64))
+    normal = exponents >= -126
+    assert (np.abs(powers - exact)[normal] <= 2 * np.spacing(exact[normal].astype(np.float32))).all()
+    np.testing.assert_allclose(sums, powers.reshape(1000, 16).sum(axis=1, dtype=np.float64), rtol=1e-6)
 
 
 @pytest.mark.parametrize("native", sorted({False, cpu_device.CONVERTS_FP16}))
