@@ -70,3 +70,11 @@ def _regions_of_a_page() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paged_cache, "REGION_BYTES", 1)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _own_numbers() -> None:
+    """What a test draws without a seed does not depend on the tests before it."""
+    import torch
+
+    torch.manual_seed(0)
