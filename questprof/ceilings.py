@@ -179,7 +179,7 @@ def replay_us(graph: torch.cuda.CUDAGraph, lead: torch.cuda.CUDAGraph | None = N
     import torch
 
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    if lead:
+    if lead is not None:
         lead.replay()
     start.record()
     graph.replay()

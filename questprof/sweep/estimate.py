@@ -14,7 +14,7 @@ from questprof.backends import CACHES_HELD
 from questprof.grid import QUEST_BACKENDS, Block
 from questprof.model import CACHE_MULTIPLE, Environment, Point
 from questprof.sweep.settings import Settings
-from questprof.timing.cuda import MAX_LAUNCHES, MIN_REPLAY_US
+from questprof.timing.cuda import LEAD_US, MAX_LAUNCHES, MIN_REPLAY_US
 from questprof.workload import cache_bytes
 
 
@@ -28,6 +28,8 @@ class Rates:
     """One sample of one stage, unless MAX_LAUNCHES are less: on a GPU a replay of a graph."""
     launch_s: float
     """One launch at the least, in such a sample."""
+    lead_s: float
+    """What runs untimed before such a sample, if anything: so long and a turn of the rotation at least."""
     point_s: float
     """Binding, capturing and launching a point for the first time."""
     token_check_s: float
@@ -37,8 +39,8 @@ class Rates:
 
 
 ASSUMED = {
-    "cpu": Rates(12.0, 0.4, 1e-4, 1e-4, 0.05, 8e-7, 12.0),
-    "cuda": Rates(3000.0, 60.0, 1.1e-6 * MIN_REPLAY_US, 1.7e-6, 0.15, 4e-6, 15.0),
+    "cpu": Rates(12.0, 0.4, 1e-4, 1e-4, 0.0, 0.05, 8e-7, 12.0),
+    "cuda": Rates(3000.0, 60.0, 1.1e-6 * MIN_REPLAY_US, 1.7e-6, 1e-6 * LEAD_US, 0.15, 4e-6, 15.0),
 }
 """Orders of magnitude, chosen to plan with."""
 REPLAY_MARGIN = 1.3
@@ -103,9 +105,10 @@ def _round_seconds(block: Block, environment: Environment, rates: Rates) -> floa
         counts = ledger.stage_bytes(ledger.entries(point, environment.num_workers))
         for stage in _stages(point):
             touched = counts[stage].read + counts[stage].write if stage in counts else 0
-            seconds = touched / rates.read_gb_s / 1e9
-            replay = min(REPLAY_MARGIN * rates.replay_s, MAX_LAUNCHES * max(seconds, rates.launch_s))
-            total += max(seconds, replay)
+            launch = max(touched / rates.read_gb_s / 1e9, rates.launch_s)
+            turn = _rotation(point, environment) * launch
+            total += max(turn, min(REPLAY_MARGIN * rates.replay_s, MAX_LAUNCHES * launch))
+            total += max(turn, rates.lead_s) if rates.lead_s else 0.0
         total += evicted / rates.read_gb_s / 1e9
     return total
 

@@ -2,9 +2,9 @@
 
 Each stage and the whole chain are graphs, replayed one after another on one stream: every kernel waits for
 the one before it. Among the graphs is one more, which streams as many bytes as dense reads: what this memory
-gives at that size, in the same minutes. Right before a sample one turn through the rotation runs untimed:
-behind another stage, over other memory, the first launches would take some 30 us more together. NVML is read
-during the loop, between samples.
+gives at that size, in the same minutes. Right before a sample a few turns through the rotation run untimed:
+the first launches take longer behind another stage, over other memory, and the host hands over the sample's
+graph meanwhile. NVML is read during the loop, between samples.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MIN_REPLAY_US = 4000.0
 """Of a sample: events are two to three microseconds apart where nothing lies between them."""
+LEAD_US = 300.0
+"""Of what runs untimed before a sample: a multiple of what the host takes to hand over a graph."""
 MAX_LAUNCHES = 1000
 """Of one graph, which is captured launch by launch: with so many a replay may last less."""
 READ_TRIALS = 5
@@ -40,7 +42,7 @@ ENERGY_STAGES = ("score", "select", "attend", "quest", "dense")
 class StageGraph:
     """A captured graph of `launches` launches of a stage or chain, and its samples in us a launch.
 
-    `lead` is a turn of them through the rotation.
+    `lead` is some turns of them through the rotation.
     """
 
     graph: torch.cuda.CUDAGraph
@@ -166,7 +168,8 @@ class CudaExecutor:
                 loop_id=loop_id,
                 stop_reason=stopper.reason(captured.samples),
             )
-        return Timed({stage: tuple(g.samples) for stage, g in graphs.items()}, timing)
+        times_us = {stage: tuple(g.samples) for stage, g in graphs.items()}
+        return Timed(times_us, timing, last=len(candidate.rotation) - 1)
 
 
 def _while_busy(stage: StageGraph, read: Callable[[], None]) -> None:
@@ -221,10 +224,11 @@ def _capture(chains: Sequence[tuple[Step, ...]]) -> StageGraph:
     """A graph of whole turns through `chains`, long enough to be clocked, short enough to be captured."""
     once = _record(chains, 1)
     replay_us(once)
-    turn_us = replay_us(once)
-    turns = min(int(MIN_REPLAY_US / turn_us) + 1, max(1, MAX_LAUNCHES // len(chains)))
-    # One turn that is long enough is the graph wanted: no second capture.
-    return StageGraph(once if turns == 1 else _record(chains, turns), once, turns * len(chains), [])
+    turn_us = replay_us(once, once)  # behind itself: an idle device would wait for the host in between
+    most = max(1, MAX_LAUNCHES // len(chains))
+    turns, lead = (min(int(wanted / turn_us) + 1, most) for wanted in (MIN_REPLAY_US, LEAD_US))
+    graphs = {count: _record(chains, count) for count in {turns, lead} - {1}} | {1: once}
+    return StageGraph(graphs[turns], graphs[lead], turns * len(chains), [])
 
 
 def _record(chains: Sequence[tuple[Step, ...]], turns: int) -> torch.cuda.CUDAGraph:

@@ -78,16 +78,26 @@ def test_what_takes_longer_is_estimated_longer(environment: object) -> None:
 
 
 def test_seconds_by_hand() -> None:
-    """Dense and append_kv of one cache: a round takes a replay of 1.3 x 4.4 ms and 1000 launches of 1.7 us.
+    """Dense and append_kv of one cache: 1.3 x 4.4 ms, 1000 launches of 1.7 us, and 0.3 ms before each.
 
     Of 10 to 50 samples 30 are planned with, 10 are taken however short the bound.
     """
     (block,) = plan_blocks(Grid((SHAPE,), (1 << 17,), (16,), (1024,), (1,), "cuda", backends=("questprof",)))
     dense = replace(block, points=tuple(point for point in block.points if point.policy == "dense"))
-    a_round = 1.3 * 4.4e-3 + 1000 * 1.7e-6
+    a_round = 1.3 * 4.4e-3 + 1000 * 1.7e-6 + 2 * 0.3e-3
 
     def seconds(max_seconds: float) -> float:
         return cost(dense, GPU, Settings("cuda", replace(RULE, max_seconds=max_seconds))).seconds
 
     assert seconds(3.0) - seconds(0.2) == pytest.approx((30 - 200e-3 / a_round) * a_round)
     assert seconds(0.2) - seconds(0.01) == pytest.approx(0.2 - 10 * a_round)
+
+
+def test_a_turn_longer_than_a_sample_is_taken_twice() -> None:
+    """512 requests of 64 MiB are read at 3 TB/s in 11.5 ms, once timed and once before that."""
+    (block,) = plan_blocks(
+        Grid((SHAPE,), (1 << 17,), (16,), (1024,), (512,), "cuda", backends=("questprof", "sdpa"))
+    )
+    dense = replace(block, points=tuple(point for point in block.points if point.backend == "sdpa"))
+    fewer, more = (cost(dense, GPU, Settings("cuda", fixed(count))).seconds for count in (10, 20))
+    assert (more - fewer) / 10 == pytest.approx(2 * 512 * 2**26 / 3e12, rel=1e-3)

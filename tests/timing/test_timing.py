@@ -1,10 +1,13 @@
 """Interleaving, what is called cold, and what a sample is."""
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 import torch
 
 from profiles import CPU
+from questprof import ceilings
 from questprof.ceilings import CpuReader, SizedReader
 from questprof.model import Clocks
 from questprof.policies import QUEST_STAGES, Bound, Outputs, Step
@@ -196,23 +199,54 @@ def test_the_fastest_reader_of_the_size_is_timed(monkeypatch: pytest.MonkeyPatch
     assert best.name == "fast"
 
 
-def test_a_turn_of_the_same_launches_leads_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """4000 us are wanted: three turns of 1500 us, behind one more; the first sample is thrown away."""
+def test_turns_of_the_same_launches_lead_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4000 us are wanted behind 300: 3 turns of 1500 us behind 1 more, 27 of 150 behind 3.
+
+    The first sample is thrown away. What has been launched last is the rotation's last cache.
+    """
     monkeypatch.setattr(timing_cuda, "sized_readers", lambda *_: [])
     monkeypatch.setattr(timing_cuda, "_record", lambda chains, turns: f"{turns} of {chains[0][0].stage}")
     replayed = []
 
     def replay(graph: str, lead: str = "") -> float:
         replayed.append((lead, graph))
-        return 1500.0
+        return 1500.0 if "dense" in graph else 150.0
 
     monkeypatch.setattr(timing_cuda, "replay_us", replay)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     stages = "append_kv", "dense"
-    CudaExecutor(replace_cache(MIB), fixed(2)).time(
-        [Candidate((_bound([], "", *stages),), dict.fromkeys(stages, 8), {})], ""
+    rotation = (_bound([], "", *stages), _bound([], "", *stages))
+    loop = CudaExecutor(replace_cache(MIB), fixed(2)).time(
+        [Candidate(rotation, dict.fromkeys(stages, 8), {})], ""
     )
-    assert replayed[-6:] == [("1 of append_kv", "3 of append_kv"), ("1 of dense", "3 of dense")] * 3
+    assert replayed[-6:] == [("3 of append_kv", "27 of append_kv"), ("1 of dense", "3 of dense")] * 3
+    assert loop.timed[0].last == 1
+    assert [loop.timed[0].timing[stage].launches_per_sample for stage in stages] == [54, 6]
+
+
+def test_nothing_of_the_lead_lies_between_the_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            log.append("event")
+
+        def synchronize(self) -> None:
+            log.append("wait")
+
+        def elapsed_time(self, end: object) -> float:
+            assert end is not self
+            return 0.25  # ms
+
+    def graph(name: str) -> SimpleNamespace:
+        return SimpleNamespace(replay=lambda: log.append(name))
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    assert ceilings.replay_us(graph("timed"), graph("lead")) == 250.0
+    assert log == ["lead", "event", "timed", "event", "wait"]
 
 
 def test_without_room_for_a_read_the_rest_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +337,7 @@ def test_clocks_are_read_and_energy_counted_after_the_samples(monkeypatch: pytes
 
 
 def test_a_turn_that_is_long_enough_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """4000 us are wanted: of 4500 us a turn one is enough, of 1500 us three are."""
+    """4000 us are wanted: of 4500 us a turn one is enough, of 1500 us three are, behind one."""
     recorded: list[int] = []
     us = 4500.0
 
@@ -312,7 +346,7 @@ def test_a_turn_that_is_long_enough_is_captured_once(monkeypatch: pytest.MonkeyP
         return "graph"
 
     monkeypatch.setattr(timing_cuda, "_record", record)
-    monkeypatch.setattr(timing_cuda, "replay_us", lambda graph: us)
+    monkeypatch.setattr(timing_cuda, "replay_us", lambda graph, lead=None: us)
     chains = [(Step("dense", lambda: None),)] * 2
     assert timing_cuda._capture(chains).launches == 2
     us = 1500.0
