@@ -363,8 +363,8 @@ def test_extras_are_timed_where_asked_for_and_an_append_once_a_backend() -> None
     for record in (dense, quest, second):
         assert record.timing.keys() == record.times_us.keys()
         assert all(len(samples) == 3 for samples in record.times_us.values())
-    whens = [(c.stage, c.when) for c in quest.checks if "_" in c.stage]
-    assert whens == [
+    whens = dict.fromkeys((c.stage, c.when) for c in quest.checks if "_" in c.stage)
+    assert list(whens) == [
         (stage, when)
         for when in ("before", "after")
         for stage in ("append_cold", "append_prefill", "select_cold")
@@ -483,8 +483,12 @@ def test_the_reference_of_a_cache_is_worked_out_once_a_block(monkeypatch: pytest
     assert counted["boxes"] == 2
 
 
-def test_a_cache_that_a_stage_alters_is_caught_after_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("caches", [1, 2])
+def test_a_cache_that_a_stage_alters_is_caught_after_timing(
+    caches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It reads what it has written, so that only the reference from before can tell."""
+    monkeypatch.setattr(CpuExecutor, "rotation_size", lambda executor, touched: caches)
     calls = 0
     backend = load("questprof", "cpu")
 
@@ -500,6 +504,27 @@ def test_a_cache_that_a_stage_alters_is_caught_after_timing(monkeypatch: pytest.
     (record,) = _run(DENSE)
     assert record.status == "wrong"
     assert "dense after timing" in record.reason
+
+
+@pytest.mark.parametrize(("point", "stage"), [(DENSE, "dense"), (QUEST, "attend")])
+def test_what_a_stage_keeps_of_one_cache_and_uses_for_another_is_caught(
+    point: Point, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Caches share a scratch, and what a stage leaves there; the first cache alone shows nothing."""
+    monkeypatch.setattr(CpuExecutor, "rotation_size", lambda executor, touched: 2)
+    first: dict[int, object] = {}
+
+    def keeping(backend: Backend) -> Backend:
+        def launch(q, cache, *others):  # type: ignore[no-untyped-def]
+            backend.stages[stage](q, first.setdefault(others[-1].data_ptr(), cache), *others)
+
+        return replace(backend, stages={**backend.stages, stage: launch})
+
+    _with_backend(monkeypatch, keeping)
+    (record,) = _run(point)
+    assert record.status == "wrong"
+    assert f"{stage} after timing" in record.reason
+    assert all(check.holds for check in record.checks if check.when == "before")
 
 
 def test_seconds_are_counted_by_phase() -> None:
