@@ -57,10 +57,10 @@ def prepare(cache: Any) -> Ready:
 
 
 def dense(q: torch.Tensor, ready: Ready, out: torch.Tensor, lse: torch.Tensor, scratch: torch.Tensor) -> None:
-    """Attention over all pages: the block table is FlashInfer's page table as it is."""
+    """Attention over all pages: the table of that order is FlashInfer's page table as it is."""
     cache = ready.cache
     if "dense" not in ready.plans:
-        tables = (cache.kv_indptr, cache.block_table[: cache.total_pages], cache.last_page_len)
+        tables = (cache.kv_indptr, cache.dense_table[: cache.total_pages], cache.last_page_len)
         ready.plans["dense"] = _plan(ready, q, *tables, cache.pool.num_kv_heads)
     pages = (cache.pool.k, cache.pool.v)  # [num_pages, num_kv_heads, page_size, head_dim]: layout HND
     ready.plans["dense"].wrapper.run(q, pages, out=out, lse=lse, return_lse=True)

@@ -136,27 +136,21 @@ def _quest(
     page_ids, select_indptr = _selection(outputs, q, num_selected)
     scores = torch.empty((q.shape[1], cache.total_pages), dtype=torch.float32, device=q.device)
     outputs.scores = scores
-    apart, at_once = (
-        scratch.of(backend, "attend", q, cache, page_ids, owner=owner) for owner in ("attend", FUSED)
-    )
     own = backend.contexts(cache) if backend.contexts else {}
-    read = {stage: own.get(stage, cache) for stage in (*QUEST_STAGES, FUSED)}
+    read = {stage: own.get(stage, cache) for stage in QUEST_STAGES}
     select = (select_indptr, page_ids, take_tail)
+    floats = scratch.of(backend, "attend", q, cache, page_ids)
     launches: dict[str, tuple[Any, ...]] = {
         "score": (q, read["score"], scores),
         "select": (scores, read["select"], *select),
-        "attend": (q, read["attend"], page_ids, select_indptr, outputs.out, outputs.lse, apart),
-        FUSED: (scores, read[FUSED], *select, q, outputs.out, outputs.lse, at_once),
+        "attend": (q, read["attend"], page_ids, select_indptr, outputs.out, outputs.lse, floats),
     }
-    most = max(num_selected)
-    options: dict[str, dict[str, Any]] = {FUSED: {"most_selected": most}}
-    step = {
-        stage: Step(stage, launcher(backend, stage, *launches[stage], **options.get(stage, {})))
-        for stage in launches
-    }
-    steps = tuple(step[stage] for stage in QUEST_STAGES)
-    fused = FUSED in backend.stages and backend.fuses(q, cache, page_ids, most)
-    chain = (step["score"], step[FUSED]) if fused else steps
+    steps = tuple(Step(stage, launcher(backend, stage, *launches[stage])) for stage in QUEST_STAGES)
+    chain, most = steps, max(num_selected)
+    if FUSED in backend.stages and backend.fuses(q, cache, page_ids, most):
+        floats = scratch.of(backend, "attend", q, cache, page_ids, owner=FUSED)
+        both = (scores, own.get(FUSED, cache), *select, q, outputs.out, outputs.lse, floats)
+        chain = (steps[0], Step(FUSED, launcher(backend, FUSED, *both, most_selected=most)))
     return Bound(cache, q, take_tail, outputs, (*_append_step(backend, "append", cache), *steps), chain)
 
 

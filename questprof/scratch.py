@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from questprof.backends import Backend
-
 if TYPE_CHECKING:
     import torch
+
+    from questprof.backends import Backend
 
 
 class Scratch:

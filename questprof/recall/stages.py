@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from questprof.backends import Backend, guarded
 from questprof.recall.view import Bools, Ints
+from questprof.scratch import Scratch
 
 if TYPE_CHECKING:
     import torch
@@ -123,22 +124,18 @@ class Product:
         ids = np.nonzero(picked)[2].reshape(len(picked), -1).astype(np.int32)
         page_ids = torch.from_numpy(ids).to(self.device)
         select_indptr = self._indptr(picked[0].sum(axis=-1))
-        size = backend.scratch_floats["attend"](self.scaled_q, self.cache, page_ids)
-        return self._attention(backend, "attend", size, page_ids, select_indptr)
+        return self._attention(backend, "attend", page_ids, select_indptr)
 
     def dense(self) -> tuple[Floats32, Floats32]:
         """(out, lse) of stage `dense`, shapes as of `attend`."""
-        size = self.backend.scratch_floats["dense"](self.scaled_q, self.cache)
-        return self._attention(self.backend, "dense", size)
+        return self._attention(self.backend, "dense")
 
-    def _attention(
-        self, backend: Backend, stage: str, scratch_floats: int, *pages: torch.Tensor
-    ) -> tuple[Floats32, Floats32]:
+    def _attention(self, backend: Backend, stage: str, *pages: torch.Tensor) -> tuple[Floats32, Floats32]:
         import torch
 
         out = torch.full_like(self.q, torch.nan)
         lse = torch.full(self.q.shape[:2], torch.nan, dtype=torch.float32, device=self.device)
-        scratch = torch.zeros(max(1, scratch_floats), dtype=torch.float32, device=self.device)
+        scratch = Scratch().of(backend, stage, self.scaled_q, self.cache, *pages[:1])
         guarded(backend, stage, self.scaled_q, self.cache, *pages, out, lse, scratch)
         return out.cpu().numpy().transpose(1, 0, 2), lse.cpu().numpy().T
 

@@ -8,12 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import triton
 from msgspec.structs import replace
 from questprof_kernels import select as project_select
+from questprof_kernels.paged_cache import PagedCache, PagePool
 
 from questprof.counters import Counted, trace_point
 from questprof.counters.trace_point import PointTracer
+from questprof.counters.tracer import Tracer
 from questprof.counts import StageCount, TensorCount
 from questprof.ledger import entries
 from questprof.model import Point, Shape
@@ -158,6 +161,24 @@ def test_a_group_reads_its_pages_once_and_repeats_the_rest(bounds: list[Bound]) 
     k = tensor(counted, "attend", "k")
     assert counted.union_ratio == 1.0
     assert k.repeat_read == k.read
+
+
+def test_every_table_of_a_cache_is_known_by_a_name_of_the_ledger() -> None:
+    cache = PagedCache(PagePool(9, 2, 16, 64, torch.float16), 2, 9)
+    cache.extend([40, 60])
+    named = {"q": torch.empty(2, 2, 64, dtype=torch.float16), "cache": cache}
+    tables = {
+        "block_table": (cache.block_table, cache.dense_table, cache.last_page),
+        "summary_table": (cache.summary_table, cache.last_block),
+        "kv_indptr": (cache.kv_indptr,),
+        "summary_indptr": (cache.summary_indptr,),
+        "last_page_len": (cache.last_page_len,),
+    }
+    spans = {span.start: span for span in Tracer(frozenset())._spans("dense", named)}
+    for name, tensors in tables.items():
+        for table in tensors:
+            span = spans[table.data_ptr()]
+            assert (span.name, span.end - span.start) == (name, table.nbytes)
 
 
 def test_dense_alone() -> None:

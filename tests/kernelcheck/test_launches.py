@@ -13,12 +13,34 @@ import pytest
 import torch
 
 from questprof.backends.user import stage_set
-from questprof.kernelcheck.findings import Setting
+from questprof.kernelcheck.findings import FaultError, Setting
 from questprof.kernelcheck.guarded import Guarded
 from questprof.kernelcheck.launches import Launcher
 from questprof.kernelcheck.scene import make_scene
 
 SETTING = Setting(2, 2, 64, "fp32", "fp32", 16, "paired", take_tail=True)
+
+
+@pytest.mark.parametrize("table", ["block_table", "dense_table", "last_page"])
+def test_a_table_that_a_stage_writes_is_named(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def writing(q: Any, cache: Any, out: torch.Tensor, lse: Any, scratch: Any) -> None:
+        getattr(cache, table)[0] += 1
+
+    module = ModuleType("writing_kernel")
+    module.kernel = {"dense": writing}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "writing_kernel", module)
+    scene = make_scene("cpu", SETTING, "one request", (40,))
+    outputs = {"out": Guarded(scene.q.shape, scene.q.dtype, scene.q.device)}
+    arguments = (outputs["out"].tensor, None, None)
+    launcher = Launcher(
+        stage_set("writing_kernel:kernel"),
+        "dense",
+        scene,
+        outputs,
+        lambda cache: ((scene.q, cache, *arguments), {}),
+    )
+    with pytest.raises(FaultError, match=f"cache.{table}"):
+        launcher.launch()
 
 
 class Prepared:
