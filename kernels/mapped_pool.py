@@ -99,11 +99,6 @@ class MappedPool(PagePool):
         """Bytes of a granule."""
         return self._buffers[0].granule_bytes
 
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of one page of K, and of V."""
-        return self.k[0].nbytes
-
     def unmap(self, first: int, count: int) -> None:
         """Take away granules `first` to `first + count` of K and of V, once the device is idle."""
         torch.cuda.synchronize()

@@ -20,7 +20,8 @@ stay zero.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -32,7 +33,7 @@ from questprof_kernels.summary import PairedSummary, Summary, TransposedSummary
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 REGION_BYTES = 2 << 20
-"""Of K or V: what one address that a GPU looks up covers."""
+"""Of K or V: what one address that a GPU looks up covers. Large tensors begin where such a region does."""
 SPARE_BLOCKS = 32
 """Summary blocks of a pool beyond one per 64 pages: so many requests may have a partly filled one."""
 
@@ -43,7 +44,8 @@ class PagePool:
     `summary_dtype` must hold every value of `kv_dtype` exactly, or the box would not bound the keys.
     `summary_layout` is `paired` or `transposed`; kernels/summary.py says what each costs. A transposed
     summary has `num_summary_blocks` blocks of 64 pages. The default has room for all pages in up to
-    SPARE_BLOCKS requests that share none; more requests, or often forked ones, need more.
+    SPARE_BLOCKS requests that share none; more requests, or often forked ones, need more. `page_bytes` are
+    those of one page of K, and of V; a region of K, and of V, is `region_bytes` long.
     """
 
     def __init__(
@@ -68,6 +70,8 @@ class PagePool:
         if summary_layout not in SUMMARY_LAYOUTS:
             raise ValueError(f"summary_layout {summary_layout!r} is none of {', '.join(SUMMARY_LAYOUTS)}")
         self.device = torch.device(device)
+        self.page_bytes = num_kv_heads * page_size * head_dim * kv_dtype.itemsize
+        self.region_bytes = REGION_BYTES
         shape = (num_pages, num_kv_heads, page_size, head_dim)
         self.k = cpu_memory.empty(shape, kv_dtype, self.device)
         self.v = cpu_memory.empty(shape, kv_dtype, self.device)
@@ -102,11 +106,9 @@ class PagePool:
         """Elements of one key or value vector."""
         return self.k.shape[3]
 
-    @property
-    def region_pages(self) -> int:
-        """Pages of one region: those of the same number p // region_pages."""
-        page_bytes = self.num_kv_heads * self.page_size * self.head_dim * self.k.element_size()
-        return max(1, REGION_BYTES // page_bytes)
+    def region(self, page: int) -> int:
+        """The region of K, and of V, in which a page begins."""
+        return page * self.page_bytes // self.region_bytes
 
     def reorder_free(self, order: Sequence[int]) -> None:
         """Hand out the free pages in this order from now on (a permutation of the free pages)."""
@@ -132,36 +134,43 @@ class _Request:
     blocks: list[int] = field(default_factory=list)
     walk: list[int] = field(default_factory=list)
 
-    def update_walk(self, changed: int, region_pages: int) -> int:
+    def update_walk(self, changed: int, region: Callable[[int], int]) -> int:
         """Bring `walk` up to date after a change of the pages from logical page `changed` on.
 
         Returns its own first index that may have changed.
         """
-        if len(self.pages) - len(self.walk) not in (0, 1) or changed < len(self.walk) - 1:
-            changed = 0
-        new = self.pages[changed:]
-        self.walk[changed:] = sorted(new[:-1], key=lambda page: page // region_pages) + new[-1:]
-        return changed
+        only_the_end = changed >= len(self.walk) - 1 and len(self.pages) - len(self.walk) in (0, 1)
+        start = changed if only_the_end else 0
+        new = self.pages[start:]
+        self.walk[start:] = sorted(new[:-1], key=region) + new[-1:]
+        return start
 
 
 class _Mirror:
-    """The requests' lists on the device: `table` int32 [capacity], row r at indptr[r]:indptr[r + 1]."""
+    """Lists of the requests on the device: `tables` int32 [capacity], row r at indptr[r]:indptr[r + 1]."""
 
-    def __init__(self, capacity: int, batch_size: int, device: torch.device) -> None:
-        self.table = torch.zeros(max(1, capacity), dtype=torch.int32, device=device)
+    def __init__(self, capacity: int, batch_size: int, device: torch.device, num_tables: int = 1) -> None:
+        self.tables = [
+            torch.zeros(max(1, capacity), dtype=torch.int32, device=device) for _ in range(num_tables)
+        ]
         self.indptr = torch.zeros(batch_size + 1, dtype=torch.int32, device=device)
         self._starts = [0] * (batch_size + 1)
 
-    def write(self, rows: Sequence[Sequence[int]], first: tuple[int, int]) -> None:
-        """Write the entries from `first` (row, index in it) on; those before it are there already."""
+    def write(self, *changes: tuple[Sequence[Sequence[int]], tuple[int, int]]) -> None:
+        """Of each table, its rows and the first change in them (row, index in it): write from there on.
+
+        Entries before the first change are there already; rows of one number are of one length in all tables.
+        """
         starts = [0]
-        for row in rows:
+        for row in changes[0][0]:
             starts.append(starts[-1] + len(row))
-        request, index = first
-        new = [entry for row in (rows[request][index:], *rows[request + 1 :]) for entry in row]
-        if new:
-            start = starts[request] + index
-            self.table[start : start + len(new)] = torch.tensor(new, dtype=torch.int32)
+        for table, (rows, (request, index)) in zip(self.tables, changes, strict=True):
+            new = array("i", rows[request][index:])  # several times faster than a tensor of a list
+            for row in rows[request + 1 :]:
+                new.extend(row)
+            if new:
+                start = starts[request] + index
+                table[start : start + len(new)] = torch.frombuffer(new, dtype=torch.int32)
         if starts != self._starts:
             self.indptr.copy_(torch.tensor(starts, dtype=torch.int32))
             self._starts = starts
@@ -183,14 +192,12 @@ class PagedCache:
         self._layers: list[PagedCache] = []
         self._is_layer = False
         self._requests = [_Request() for _ in range(batch_size)]
-        self._pages = _Mirror(capacity_pages, batch_size, pool.device)
+        self._pages = _Mirror(capacity_pages, batch_size, pool.device, num_tables=2)
         # Every block is full but the last one of each request.
         most_blocks = min(capacity_pages, capacity_pages // SUMMARY_BLOCK_PAGES + batch_size)
         self._blocks = _Mirror(most_blocks * pool.summary.num_blocks(1), batch_size, pool.device)
-        self._walks = _Mirror(capacity_pages, batch_size, pool.device)
-        self.block_table, self.kv_indptr = self._pages.table, self._pages.indptr
-        self.dense_table = self._walks.table
-        self.summary_table, self.summary_indptr = self._blocks.table, self._blocks.indptr
+        (self.block_table, self.dense_table), self.kv_indptr = self._pages.tables, self._pages.indptr
+        (self.summary_table,), self.summary_indptr = self._blocks.tables, self._blocks.indptr
         # One tensor, so that one copy brings them up to date; each row begins with a sector.
         self._last = torch.zeros(3, ceil_div(batch_size, 8) * 8, dtype=torch.int32, device=pool.device)
         self.last_page_len, self.last_page, self.last_block = self._last[:, :batch_size]
@@ -379,14 +386,16 @@ class PagedCache:
     ) -> None:
         """Bring walks and tensors up to date; of each changed request: its number and first changed index."""
         walks = [
-            (number, self._requests[number].update_walk(index, self.pool.region_pages))
+            (number, self._requests[number].update_walk(index, self.pool.region))
             for number, index in changed_pages
         ]
         if changed_pages:
-            self._pages.write([request.pages for request in self._requests], changed_pages[0])
-            self._walks.write([request.walk for request in self._requests], walks[0])
+            self._pages.write(
+                ([request.pages for request in self._requests], changed_pages[0]),
+                ([request.walk for request in self._requests], walks[0]),
+            )
         if changed_blocks:
-            self._blocks.write([request.blocks for request in self._requests], changed_blocks[0])
+            self._blocks.write(([request.blocks for request in self._requests], changed_blocks[0]))
         lens = [_last_page_len(request.seq_len, self.pool.page_size) for request in self._requests]
         pages = [request.pages[-1] if request.pages else 0 for request in self._requests]
         blocks = [request.blocks[-1] if request.blocks else 0 for request in self._requests]

@@ -132,6 +132,7 @@ def make_scene(
 
     point = _point(device, setting, lengths)
     pool = make_pool(replace(point, page_order="scattered"), 2, WORKERS)
+    pool.region_bytes = 1  # one a page, so that dense_table has another order than block_table
     poison(pool)
     cache = make_cache(point, pool, filler or _filler(device), 0)
     queries = tuple(make_query(point, pool, "independent", index) for index in (0, 1))

@@ -18,10 +18,6 @@ class PoisonedPool(PagePool):
     """Granules of four pages, which `unmap` fills with NaN."""
 
     @property
-    def page_bytes(self) -> int:
-        return self.k[0].nbytes
-
-    @property
     def granule_bytes(self) -> int:
         return PAGES_A_GRANULE * self.page_bytes
 

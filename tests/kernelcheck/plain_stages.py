@@ -221,13 +221,27 @@ def _first_request(
     q: Any, cache: Any, page_ids: torch.Tensor, indptr: torch.Tensor, out: Any, lse: Any, _: Any
 ) -> None:
     """Attention over pages of the first request for all: kv_indptr forgotten."""
-    seen = SimpleNamespace(pool=cache.pool, kv_indptr=cache.kv_indptr, last_page_len=cache.last_page_len)
-    seen.batch_size, table = cache.batch_size, cache.block_table
+    seen, table = _seen(cache), cache.block_table
     for request in range(cache.batch_size):
         first, last = indptr[request : request + 2].tolist()
         seen.block_table = table.roll(int(cache.kv_indptr[request]))
         for head in range(q.shape[1]):
             out[request, head], lse[request, head] = _one(q, seen, request, head, page_ids[head, first:last])
+
+
+def _seen(cache: Any, **changed: Any) -> SimpleNamespace:
+    """`cache` as a kernel sees it that takes some of its tensors for others."""
+    names = "pool", "batch_size", "num_pages", "kv_indptr", "last_page_len", "block_table"
+    return SimpleNamespace(**{name: getattr(cache, name) for name in names} | changed)
+
+
+def _tables_mixed(q: Any, cache: Any, out: torch.Tensor, lse: torch.Tensor, scratch: Any) -> None:
+    """Attention over all pages with K in the order of block_table and V in that of dense_table."""
+    pool, held = cache.pool, slice(sum(cache.num_pages))
+    v = pool.v.clone()
+    v[cache.block_table[held].long()] = pool.v[cache.dense_table[held].long()]
+    mixed = SimpleNamespace(k=pool.k, v=v, page_size=pool.page_size, num_kv_heads=pool.num_kv_heads)
+    dense(q, _seen(cache, pool=mixed), out, lse, scratch)
 
 
 class _Stale:
@@ -322,6 +336,10 @@ wrong: dict[Fault, Any] = {
     "duplicate ids": {"select": _after(select, lambda s, c, i, ids, t: ids[:, -1].copy_(ids[:, -2]))},
     "no tail": {"select": lambda s, c, i, ids, t: select(s, c, i, ids, False)},
     "pages of the first request": {"attend": _first_request},
+    "ids that count in dense_table": {
+        "attend": lambda q, c, *others: attend(q, _seen(c, block_table=c.dense_table), *others)
+    },
+    "tables mixed": {"dense": _tables_mixed},
     "NaN of an unselected page": {"attend": _leaking},
     "NaN behind the last token": {"attend": _past_the_tail},
     "result of the launch before": _Stale(),

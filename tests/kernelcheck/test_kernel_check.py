@@ -12,6 +12,7 @@ from plain_stages import wrong
 from questprof.backends import load
 from questprof.kernelcheck.findings import Order, Place, Setting, StageFinding
 from questprof.kernelcheck.run import check_stages
+from questprof.kernelcheck.scene import scenes
 from questprof.model import SummaryLayout
 
 PAGE = 8
@@ -106,6 +107,8 @@ def test_a_decode_without_ids_is_approximate_and_says_how_far_off() -> None:
         ("a page twice", ": twice as much beside the others", 0, 2),
         ("a box that append_kv changed", "it changed the box of a page, which is append's", 0, 0),
         ("tokens of the launch before", "K of slot 1 is not what append was given", 0, 8),
+        ("ids that count in dense_table", "page 0 was left out", 0, 0),
+        ("tables mixed", "page 0 weighs 0.201 there, float64 says 0.138", 0, 0),
     ],
 )
 def test_a_fault_is_found_where_it_is(name: str, said: str, head: int, page: int | None) -> None:
@@ -191,3 +194,14 @@ def test_every_planted_fault_is_among_the_tests() -> None:
 def test_places_are_told_in_words() -> None:
     assert Place(1, 3, 7).words == "request 1, head 3, page 7"
     assert Place(1, 3).words == "request 1, head 3"
+
+
+@pytest.mark.parametrize("layout", ["paired", "transposed"])
+def test_the_two_tables_of_a_scene_differ(layout: SummaryLayout) -> None:
+    """Wherever order is free: the last page is last in both, and of two pages the first is first."""
+    for scene in scenes(Order("", "cpu", ()), replace(GROUPED, summary_layout=layout)):
+        for request, pages in enumerate(scene.cache.num_pages):
+            row = slice(scene.starts[request], scene.starts[request + 1])
+            logical, walked = scene.cache.block_table[row].tolist(), scene.cache.dense_table[row].tolist()
+            assert sorted(logical) == sorted(walked)
+            assert (logical == walked) == (pages < 3)

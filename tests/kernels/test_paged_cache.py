@@ -425,8 +425,8 @@ def dense_rows(cache: PagedCache) -> list[list[int]]:
 def three_pages_a_region(
     monkeypatch: pytest.MonkeyPatch, pages: Sequence[int], batch_size: int
 ) -> PagedCache:
-    """Nine pages of 2 * 4 * 8 * 4 = 256 bytes, handed out as `pages`; regions of 3 * 256 + 255 bytes."""
-    monkeypatch.setattr(paged_cache, "REGION_BYTES", 1023)
+    """Nine pages of 2 * 4 * 8 * 4 = 256 bytes, handed out as `pages`; regions of 3 * 256 bytes."""
+    monkeypatch.setattr(paged_cache, "REGION_BYTES", 768)
     pool = make_pool(9)
     pool.reorder_free(pages)
     return PagedCache(pool, batch_size, 9)
@@ -480,8 +480,24 @@ def test_a_copied_tail_takes_its_place_in_the_walk(monkeypatch: pytest.MonkeyPat
     assert dense_rows(cache) == [[1, 4, 7, 6], [1, 4, 7, 0]]
 
 
-def test_a_page_as_large_as_a_region_is_one() -> None:
-    assert make_pool(3).region_pages == 1  # the regions of these tests: a byte
+@pytest.mark.parametrize(
+    ("page_bytes", "regions"),
+    [
+        (512 << 10, {0: 0, 3: 0, 4: 1, 7: 1, 8: 2}),
+        (6144, {341: 0, 342: 1, 682: 1, 683: 2}),  # 342 pages are 2 MiB + 4096, 683 are 4 MiB + 2048
+        (3 << 20, {0: 0, 1: 1, 2: 3}),
+    ],
+)
+def test_a_region_begins_at_a_multiple_of_its_bytes(page_bytes: int, regions: dict[int, int]) -> None:
+    """Of 2 MiB, whatever a page takes; a page belongs where it begins."""
+    pool = make_pool(1)
+    pool.page_bytes, pool.region_bytes = page_bytes, 2 << 20
+    assert {page: pool.region(page) for page in regions} == regions
+
+
+def test_the_bytes_of_a_page() -> None:
+    pool = make_pool(3)
+    assert pool.page_bytes == pool.k[1].nbytes == 2 * 4 * 8 * 4
 
 
 def test_extend_writes_new_entries_only() -> None:
