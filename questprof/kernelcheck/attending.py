@@ -38,6 +38,7 @@ def check_attend(stages: StageSet, stage: str, scene: Scene) -> Outcome:
             {},
         ),
         {"page_ids": ids, "select_indptr": scene.select_indptr},
+        scratch=scratch,
     )
 
     def renew(turn: int) -> None:
@@ -55,6 +56,7 @@ def check_dense(stages: StageSet, stage: str, scene: Scene) -> Outcome:
         scene,
         outputs,
         lambda cache: ((scene.q, cache, *(o.tensor for o in outputs.values()), scratch), {}),
+        scratch=scratch,
     )
     return _attention_turns(scene, launcher, lambda: dict.fromkeys(scene.rows))
 
@@ -74,7 +76,7 @@ def check_select_attend(stages: StageSet, stage: str, scene: Scene) -> Outcome:
 
     every = {"page_ids": ids, **outputs}
     given = {"scores": scores, "select_indptr": scene.select_indptr}
-    launcher = Launcher(stages, stage, scene, every, arguments, given)
+    launcher = Launcher(stages, stage, scene, every, arguments, given, scratch=scratch)
 
     def pages() -> Pages:
         judge_ids(scene, ids, scores)
@@ -110,6 +112,7 @@ def check_decode(stages: StageSet, stage: str, scene: Scene) -> Outcome:
         outputs,
         lambda cache: ((scene.q, cache, outputs["out"].tensor), options),
         {"select_indptr": scene.select_indptr},
+        scratch=scratch,
     )
     if "page_ids" in asks:
         return _attention_turns(scene, launcher, lambda: _reported(scene, ids), leaks=("v",))

@@ -13,6 +13,7 @@ from questprof.kernelcheck.guarded import Guarded, Guards
 
 if TYPE_CHECKING:
     import torch
+    from questprof_kernels.paged_cache import PagedCache
 
     from questprof.kernelcheck.scene import Scene
 
@@ -42,6 +43,8 @@ class Launcher:
     """Inputs beside query and cache."""
     reset: Callable[[], None] | None = None
     """For a stage that writes the cache: makes it again what it was before any launch."""
+    scratch: torch.Tensor | None = None
+    """Of a stage that is given one, which launches over other caches share."""
     _last: Callable[[], None] | None = None
 
     def launch(self, *, again: bool = False) -> None:
@@ -52,6 +55,13 @@ class Launcher:
         if not again or self._last is None:
             self._last = self._call()
         self._guarded(self._last, "")
+
+    def launch_behind_neighbour(self) -> None:
+        """Launch again, behind a launch over the neighbour, which meets the scratch first, all zero."""
+        assert self.scratch is not None
+        self.scratch.zero_()
+        self._call(self.scene.neighbour)()
+        self.launch(again=True)
 
     def captured(self) -> Captured:
         """A CUDA graph of the launch; FaultError where none can hold it."""
@@ -84,8 +94,9 @@ class Launcher:
         call()
         return int(torch.cuda.memory_stats()["allocation.all.allocated"] - before)
 
-    def _call(self) -> Callable[[], None]:
-        context = self.stages.contexts(self.scene.cache).get(self.stage, self.scene.cache)
+    def _call(self, cache: PagedCache | None = None) -> Callable[[], None]:
+        cache = cache or self.scene.cache
+        context = self.stages.contexts(cache).get(self.stage, cache)
         arguments, options = self.arguments(context)
         launcher = self.stages.stages[self.stage]
 

@@ -30,6 +30,8 @@ SELECTED = 4
 """Pages selected a request, where it has so many."""
 TIED = 2
 """Equal scores on either side of the last place of a selection."""
+CACHES = 3
+"""For so many the pool has room: the one checked, its neighbour, and pages that nobody holds."""
 LONG = 9
 """Full pages of the longest request, a partial one behind them."""
 
@@ -41,6 +43,8 @@ class Scene:
     case: str
     setting: Setting
     cache: PagedCache
+    neighbour: PagedCache
+    """Another of the same lengths and pool, as a rotation has: launches over both share scratch."""
     q: torch.Tensor  # [batch_size, num_qo_heads, head_dim]
     queries: tuple[torch.Tensor, ...]
     """What `q` holds in the first, second launch; the launch is given the same tensor."""
@@ -131,14 +135,14 @@ def make_scene(
     import torch
 
     point = _point(device, setting, lengths)
-    pool = make_pool(replace(point, page_order="scattered"), 2, WORKERS)
+    pool = make_pool(replace(point, page_order="scattered"), CACHES, WORKERS)
     pool.region_bytes = 1  # one a page, so that dense_table has another order than block_table
     poison(pool)
-    cache = make_cache(point, pool, filler or _filler(device), 0)
+    cache, neighbour = (make_cache(point, pool, filler or _filler(device), index) for index in (0, 1))
     queries = tuple(make_query(point, pool, "independent", index) for index in (0, 1))
     num_selected = tuple(min(SELECTED, pages) for pages in cache.num_pages)
     indptr = torch.tensor([0, *num_selected]).cumsum(0).to(torch.int32).to(pool.device)
-    return Scene(case, setting, cache, queries[0].clone(), queries, num_selected, indptr)
+    return Scene(case, setting, cache, neighbour, queries[0].clone(), queries, num_selected, indptr)
 
 
 def _point(device: str, setting: Setting, lengths: tuple[int, ...]) -> Point:

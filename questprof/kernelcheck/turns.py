@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from questprof.kernelcheck.scene import Scene
 
 
+SPOILT = "it is right over one cache, and not behind a launch over another with the same scratch"
+SHARED = (
+    "What a launch leaves in scratch must do for every cache of these lengths: layers of a model share it."
+)
 STALE = "Compute from what the tensors hold at the launch, not from what they held at the first one."
 
 
@@ -35,7 +39,7 @@ def turns(
     launcher: Launcher,
     renew: Callable[[int], None] = lambda turn: None,
 ) -> Outcome:
-    """Launch and judge with every query, then from a graph on a GPU; the worst accuracy.
+    """Launch and judge with every query, from a graph on a GPU, and behind a neighbour; the worst accuracy.
 
     `renew(turn)` puts what else the stage reads into its tensors, other contents in every turn. What a
     `prepare` made serves all launches, as in a sweep, and the graph is captured with the first contents.
@@ -68,6 +72,13 @@ def turns(
         give(len(scene.queries) - 1)  # what the graph holds is to read this, not what it was captured with
         launcher.replay(captured)
         found += filter(None, [judge()])
+    if launcher.scratch is not None:
+        give(0)
+        launcher.launch_behind_neighbour()
+        try:
+            found += filter(None, [judge()])
+        except FaultError as fault:
+            raise FaultError(SPOILT, SHARED, fault.place) from None
     return Outcome(max(found, key=lambda one: one.error, default=None), allocations=allocations)
 
 

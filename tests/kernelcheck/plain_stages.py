@@ -244,6 +244,13 @@ def _tables_mixed(q: Any, cache: Any, out: torch.Tensor, lse: torch.Tensor, scra
     dense(q, _seen(cache, pool=mixed), out, lse, scratch)
 
 
+def _first_table(q: Any, cache: Any, ids: Any, indptr: Any, out: Any, lse: Any, scratch: Any) -> None:
+    """Attention over the block table that its scratch met first."""
+    if not scratch.any():
+        scratch.copy_(cache.block_table[: len(scratch)] + 1)
+    attend(q, _seen(cache, block_table=scratch - 1), ids, indptr, out, lse, scratch)
+
+
 class _Stale:
     """Attention that gives what its first launch over as many requests gave."""
 
@@ -340,6 +347,10 @@ wrong: dict[Fault, Any] = {
         "attend": lambda q, c, *others: attend(q, _seen(c, block_table=c.dense_table), *others)
     },
     "tables mixed": {"dense": _tables_mixed},
+    "pages of another cache": {
+        "attend": _first_table,
+        "scratch_floats": {"attend": lambda q, cache, ids: sum(cache.num_pages)},
+    },
     "NaN of an unselected page": {"attend": _leaking},
     "NaN behind the last token": {"attend": _past_the_tail},
     "result of the launch before": _Stale(),

@@ -108,7 +108,8 @@ def test_a_decode_without_ids_is_approximate_and_says_how_far_off() -> None:
         ("a box that append_kv changed", "it changed the box of a page, which is append's", 0, 0),
         ("tokens of the launch before", "K of slot 1 is not what append was given", 0, 8),
         ("ids that count in dense_table", "page 0 was left out", 0, 0),
-        ("tables mixed", "page 0 weighs 0.201 there, float64 says 0.138", 0, 0),
+        ("tables mixed", "page 0 weighs 0.153 there, float64 says 0.138", 0, 0),
+        ("pages of another cache", "not behind a launch over another with the same scratch", 0, None),
     ],
 )
 def test_a_fault_is_found_where_it_is(name: str, said: str, head: int, page: int | None) -> None:
@@ -168,6 +169,7 @@ def test_a_fault_is_named(name: str, said: str) -> None:
         ("not normalised", "at the normalisation"),
         ("transposed heads", "Rows of out are [request, query head]"),
         ("pages of the first request", "block_table maps them"),
+        ("pages of another cache", "layers of a model share it"),
     ],
 )
 def test_what_to_do_fits_the_fault(name: str, fix: str) -> None:
