@@ -226,9 +226,11 @@ def _capture(chains: Sequence[tuple[Step, ...]]) -> StageGraph:
     replay_us(once)
     turn_us = replay_us(once, once)  # behind itself: an idle device would wait for the host in between
     most = max(1, MAX_LAUNCHES // len(chains))
-    turns, lead = (min(int(wanted / turn_us) + 1, most) for wanted in (MIN_REPLAY_US, LEAD_US))
-    graphs = {count: _record(chains, count) for count in {turns, lead} - {1}} | {1: once}
-    return StageGraph(graphs[turns], graphs[lead], turns * len(chains), [])
+    few, turns = (min(int(wanted / turn_us) + 1, most) for wanted in (LEAD_US, MIN_REPLAY_US))
+    lead = once if few == 1 else _record(chains, few)
+    # Captured last, as what a launch returns is known by where its last capture put it.
+    graph = lead if turns == few else _record(chains, turns)
+    return StageGraph(graph, lead, turns * len(chains), [])
 
 
 def _record(chains: Sequence[tuple[Step, ...]], turns: int) -> torch.cuda.CUDAGraph:

@@ -336,22 +336,32 @@ def test_clocks_are_read_and_energy_counted_after_the_samples(monkeypatch: pytes
     assert {"capture", "energy", "single steps", "streaming reads"} == phases.seconds.keys()
 
 
-def test_a_turn_that_is_long_enough_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """4000 us are wanted: of 4500 us a turn one is enough, of 1500 us three are, behind one."""
-    recorded: list[int] = []
-    us = 4500.0
+@pytest.mark.parametrize(
+    ("turn_us", "launches", "recorded"),
+    [
+        (4500.0, 2, [1]),  # of one turn both the sample and its lead
+        (1500.0, 6, [1, 3]),
+        (150.0, 54, [1, 3, 27]),  # the sample's last: what its launches return is what is checked
+        (1.5, 1000, [1, 201, 500]),  # MAX_LAUNCHES of two caches
+        (0.5, 1000, [1, 500]),
+    ],
+)
+def test_a_sample_lasts_4_ms_behind_300_us(
+    turn_us: float, launches: int, recorded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whole turns over two caches, and captured no oftener than needed."""
+    captured: list[int] = []
 
     def record(chains: list[tuple[Step, ...]], turns: int) -> str:
-        recorded.append(turns)
-        return "graph"
+        captured.append(turns)
+        return f"{turns} turns"
 
     monkeypatch.setattr(timing_cuda, "_record", record)
-    monkeypatch.setattr(timing_cuda, "replay_us", lambda graph, lead=None: us)
-    chains = [(Step("dense", lambda: None),)] * 2
-    assert timing_cuda._capture(chains).launches == 2
-    us = 1500.0
-    assert timing_cuda._capture(chains).launches == 6
-    assert recorded == [1, 1, 3]
+    monkeypatch.setattr(timing_cuda, "replay_us", lambda graph, lead=None: turn_us)
+    stage = timing_cuda._capture([(Step("dense", lambda: None),)] * 2)
+    assert captured == recorded
+    assert stage.launches == launches
+    assert stage.graph == f"{launches // 2} turns"
 
 
 @pytest.mark.parametrize(
